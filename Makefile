@@ -1,0 +1,44 @@
+# The README's commands. Each makes the virtual environment it needs first.
+PYTHON ?= python3.11
+PROFILE ?= tiny
+SEEDS ?= 1
+POOL_SEED ?= 0
+VENV := .venv
+BIN := $(VENV)/bin
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export HF_HUB_OFFLINE ?= 1
+export TOKENIZERS_PARALLELISM := false
+
+.PHONY: demo test lab figures arena lint benchmark
+
+demo: $(VENV)/.notebooks
+	$(BIN)/python -m stackalign_core.batch notebooks/00_quickstart.ipynb -f parameters/tiny.yaml
+
+test: $(VENV)/.test lint
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy stackalign_core
+
+lab: $(VENV)/.notebooks
+	$(BIN)/jupyter lab notebooks
+
+figures: $(VENV)/.notebooks
+	$(BIN)/python -m stackalign_core.batch notebooks/*.ipynb -f parameters/$(PROFILE).yaml --seeds $(SEEDS)
+
+arena: $(VENV)/.notebooks
+	$(BIN)/python -m stackalign_core.arena.build --seed $(POOL_SEED) --output runs/arena-$(POOL_SEED)
+
+benchmark: $(VENV)/.notebooks
+	$(BIN)/python benchmarks/iteration.py
+
+$(VENV)/.notebooks: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q -c constraints.txt -e ".[notebooks]"
+	touch $@
+
+$(VENV)/.test: $(VENV)/.notebooks
+	$(BIN)/python -m pip install -q -c constraints.txt -e ".[notebooks,test]"
+	touch $@

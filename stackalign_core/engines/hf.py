@@ -1,0 +1,306 @@
+"""The transformers engine: bases stay loaded, LoRA adapters swap on them, every answer has its own seed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from numpy.typing import NDArray
+from peft import PeftModel
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GenerationConfig,
+    LogitsProcessor,
+    LogitsProcessorList,
+)
+
+from stackalign_core.config import ConfigError, EngineConfig, RunConfig
+from stackalign_core.engines import Completion, EngineError, Sampling, Usage
+from stackalign_core.pool import Pool
+
+
+def device_of(config: EngineConfig) -> str:
+    """The torch device a configuration names ("auto": a GPU if there is one)."""
+    if config.device != "auto":
+        return config.device
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def load_tokenizer(base: Path) -> Any:
+    """The base's tokenizer, padding on the left."""
+    tokenizer = AutoTokenizer.from_pretrained(base, padding_side="left")
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+def load_base(base: Path, config: EngineConfig) -> Any:
+    """The base model, in evaluation mode, on its device."""
+    model = AutoModelForCausalLM.from_pretrained(base, dtype=getattr(torch, config.dtype))
+    return model.to(device_of(config)).eval()  # type: ignore[arg-type]
+
+
+def render(tokenizer: Any, prompt: str) -> list[int]:
+    """Token ids of one user turn in the model's own chat template, up to where the answer begins.
+
+    The template writes its own special tokens, so none are added (a second BOS moves scores by tens of points).
+    """
+    text = tokenizer.apply_chat_template(
+        [{"role": "user", "content": prompt}], tokenize=False, add_generation_prompt=True
+    )
+    ids: list[int] = tokenizer(text, add_special_tokens=False).input_ids
+    return ids
+
+
+class HFEngine:
+    """See :class:`stackalign_core.engines.Engine`. One copy of each distinct base, one adapter slot per model."""
+
+    def __init__(self, pool: Pool, config: EngineConfig) -> None:
+        transformers.logging.set_verbosity_error()
+        transformers.utils.logging.disable_progress_bar()
+        if config.threads:
+            torch.set_num_threads(config.threads)
+        self.config, self.usage = config, Usage()
+        self._base_of = {m.name: m.base for m in pool.members}
+        self._slot = {m.name: f"member{i}" for i, m in enumerate(pool.members)}  # PEFT forbids dots in names
+        self._tokenizers: dict[Path, Any] = {}
+        self._bases: dict[Path, Any] = {}
+        self._adapted: set[str] = set()
+        self._rendered: dict[tuple[Path, str], list[int]] = {}
+        for base in dict.fromkeys(self._base_of.values()):
+            self._tokenizers[base] = load_tokenizer(base)
+            self._bases[base] = load_base(base, config)
+        for member in pool.members:
+            self.load(member.name, member.adapter)
+
+    def load(self, model: str, adapter: Path | None) -> None:
+        base, slot = self._base_of[model], self._slot[model]
+        network = self._bases[base]
+        if model in self._adapted:
+            network.delete_adapter(slot)
+            self._adapted.discard(model)
+        if adapter is None:
+            return
+        if isinstance(network, PeftModel):
+            network.load_adapter(str(adapter), adapter_name=slot)
+        else:
+            self._bases[base] = PeftModel.from_pretrained(network, str(adapter), adapter_name=slot)
+        self._bases[base].eval()
+        self._adapted.add(model)
+
+    def generate(
+        self, model: str, prompts: Sequence[str], seeds: Sequence[int], sampling: Sampling
+    ) -> list[Completion]:
+        tokenizer = self._tokenizers[self._base_of[model]]
+        encoded = [self._render(model, prompt) for prompt in prompts]
+        stops = self._stop_ids(model)
+        settings = GenerationConfig(
+            max_new_tokens=sampling.max_new_tokens,
+            do_sample=False,
+            pad_token_id=tokenizer.pad_token_id,
+            eos_token_id=sorted(stops),
+        )
+        results: list[Completion | None] = [None] * len(prompts)
+        for rows in self._batches(encoded):
+            ids, mask = self._padded(model, [encoded[i] for i in rows])
+            processors = LogitsProcessorList()
+            if sampling.temperature > 0:
+                processors.append(_SeededSampler([seeds[i] for i in rows], ids.shape[1], sampling))
+            with self._speaking(model) as network:
+                output = network.generate(
+                    input_ids=ids, attention_mask=mask, generation_config=settings, logits_processor=processors
+                )
+            for i, new in zip(rows, output[:, ids.shape[1] :].tolist(), strict=True):
+                end = next((j for j, token in enumerate(new) if token in stops), None)
+                kept = new if end is None else new[:end]
+                text = tokenizer.decode(kept, skip_special_tokens=True)
+                spent = len(kept) + (end is not None)
+                results[i] = Completion(text, len(encoded[i]), spent, finished=end is not None)
+                self._count(len(encoded[i]), spent)
+        return [result for result in results if result is not None]
+
+    def choice_logprobs(
+        self, model: str, prompts: Sequence[str], prefix: str, choices: Sequence[str]
+    ) -> NDArray[np.float64]:
+        """See the protocol. Choices are told apart where their tokens part, in one forward pass per chain of forks.
+
+        For the ten scores with single-digit tokens that is one pass: the digit after the prefix, and what follows
+        a "1" (the end, or the 0 of 10).
+        """
+        tokenizer = self._tokenizers[self._base_of[model]]
+        paths = [tuple(tokenizer(prefix + choice, add_special_tokens=False).input_ids) for choice in choices]
+        forks = _forks(paths)
+        chains = [fork for fork in forks if not any(other[: len(fork)] == fork and other != fork for other in forks)]
+        shortest = min(map(len, forks))
+        encoded = [self._render(model, prompt) for prompt in prompts]
+        result = np.zeros((len(prompts), len(choices)))
+        for rows in self._batches(encoded):
+            known: dict[tuple[int, ...], torch.Tensor] = {}
+            for chain in chains:
+                ids, mask = self._padded(model, [encoded[i] + list(chain) for i in rows])
+                with self._speaking(model) as network:
+                    logits = network(
+                        input_ids=ids,
+                        attention_mask=mask,
+                        position_ids=(mask.cumsum(-1) - 1).clamp(min=0),
+                        logits_to_keep=len(chain) - shortest + 1,
+                        use_cache=False,
+                    ).logits
+                    log_p = logits.double().log_softmax(-1).cpu()
+                for fork in forks:
+                    if chain[: len(fork)] == fork:
+                        known[fork] = log_p[:, len(fork) - shortest]
+            for column, path in enumerate(paths):
+                taken = [fork for fork in forks if path[: len(fork)] == fork]
+                result[rows, column] = sum(known[fork][:, path[len(fork)]] for fork in taken).numpy()  # type: ignore[union-attr]
+            for i in rows:
+                self._count(len(encoded[i]) + len(chains[0]), 0)
+        return result
+
+    def prompt_lengths(self, model: str, prompts: Sequence[str]) -> list[int]:
+        return [len(self._render(model, prompt)) for prompt in prompts]
+
+    def token_count(self, model: str, text: str) -> int:
+        return len(self._tokenizers[self._base_of[model]](text, add_special_tokens=False).input_ids)
+
+    def context_length(self, model: str) -> int:
+        base = self._base_of[model]
+        positions = int(self._bases[base].config.max_position_embeddings)
+        return min(positions, int(self._tokenizers[base].model_max_length))
+
+    def _render(self, model: str, prompt: str) -> list[int]:
+        key = (self._base_of[model], prompt)
+        if key not in self._rendered:
+            if len(self._rendered) > 100_000:
+                self._rendered.clear()
+            self._rendered[key] = render(self._tokenizers[key[0]], prompt)
+        return self._rendered[key]
+
+    def _stop_ids(self, model: str) -> set[int]:
+        base = self._base_of[model]
+        declared = self._bases[base].generation_config.eos_token_id
+        declared = declared if isinstance(declared, list) else [declared]
+        return {int(i) for i in [*declared, self._tokenizers[base].eos_token_id] if i is not None}
+
+    def _batches(self, encoded: Sequence[Sequence[int]]) -> Iterator[list[int]]:
+        """Row numbers, longest first (so that an out-of-memory error comes at once), batch by batch."""
+        order = sorted(range(len(encoded)), key=lambda i: -len(encoded[i]))
+        for start in range(0, len(order), self.config.batch_size):
+            yield order[start : start + self.config.batch_size]
+
+    def _padded(self, model: str, rows: Sequence[Sequence[int]]) -> tuple[torch.Tensor, torch.Tensor]:
+        pad = self._tokenizers[self._base_of[model]].pad_token_id
+        longest = max(map(len, rows))
+        ids = torch.tensor([[pad] * (longest - len(row)) + list(row) for row in rows])
+        mask = torch.tensor([[0] * (longest - len(row)) + [1] * len(row) for row in rows])
+        device = device_of(self.config)
+        return ids.to(device), mask.to(device)
+
+    def _speaking(self, model: str) -> _Speaking:
+        return _Speaking(self, model)
+
+    def _count(self, prompt_tokens: int, completion_tokens: int) -> None:
+        self.usage.calls += 1
+        self.usage.prompt_tokens += prompt_tokens
+        self.usage.completion_tokens += completion_tokens
+
+
+class _Speaking:
+    """The model's network with its own adapter switched on; times the calls, and names what failed."""
+
+    def __init__(self, engine: HFEngine, model: str) -> None:
+        self.engine, self.model = engine, model
+
+    def __enter__(self) -> Any:
+        engine = self.engine
+        self.network: Any = engine._bases[engine._base_of[self.model]]
+        self.start = time.perf_counter()
+        self.inference = torch.inference_mode()
+        self.inference.__enter__()
+        if self.model in engine._adapted:
+            self.network.set_adapter(engine._slot[self.model])
+        elif isinstance(self.network, PeftModel):
+            self.network.base_model.disable_adapter_layers()
+        return self.network
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if self.model not in self.engine._adapted and isinstance(self.network, PeftModel):
+            self.network.base_model.enable_adapter_layers()
+        self.inference.__exit__(kind, error, trace)
+        self.engine.usage.seconds += time.perf_counter() - self.start
+        if isinstance(error, torch.OutOfMemoryError):
+            raise EngineError(
+                f"model {self.model!r}: out of memory, lower engine.batch_size ({self.engine.config.batch_size})"
+            ) from error
+
+
+class _SeededSampler(LogitsProcessor):
+    """Draws the next token itself and leaves it the only one possible, so that decoding goes on greedily.
+
+    Each row has one uniform number per step, from its own seed: temperature, then the nucleus, then the inverse of
+    the cumulative distribution in vocabulary order. So a row's text does not depend on its batch-mates.
+    """
+
+    def __init__(self, seeds: Sequence[int], prompt_length: int, sampling: Sampling) -> None:
+        self.prompt_length, self.sampling = prompt_length, sampling
+        draws = [np.random.Generator(np.random.Philox(key=seed)).random(sampling.max_new_tokens) for seed in seeds]
+        self.uniforms = torch.tensor(np.array(draws))
+
+    def __call__(self, input_ids: Any, scores: Any) -> Any:
+        step = input_ids.shape[1] - self.prompt_length
+        p = (scores.double() / self.sampling.temperature).softmax(-1)
+        if self.sampling.top_p < 1:
+            ranked, order = p.sort(dim=-1, descending=True)
+            outside = ranked.cumsum(-1) - ranked >= self.sampling.top_p
+            p = p.masked_fill(outside.scatter(-1, order, outside), 0.0)
+        cumulative = p.cumsum(-1)
+        u = self.uniforms[:, step : step + 1].to(scores.device) * cumulative[:, -1:]
+        chosen = torch.searchsorted(cumulative, u, right=True).clamp(max=scores.shape[-1] - 1)
+        return torch.full_like(scores, -torch.inf).scatter(-1, chosen, 0.0)
+
+
+def _forks(paths: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """Every token prefix after which at least two of the paths part, shortest first."""
+    prefixes = {path[:n] for path in paths for n in range(len(path))}
+    forks = [
+        prefix
+        for prefix in prefixes
+        if len({path[len(prefix)] for path in paths if path[: len(prefix)] == prefix and len(path) > len(prefix)}) > 1
+    ]
+    return sorted(forks, key=lambda fork: (len(fork), fork))
+
+
+def check_fit(pool: Pool, prompts: Sequence[str], config: RunConfig) -> None:
+    """Raise ConfigError if a prompt and its answer exceed some model's context; loads tokenizers only.
+
+    The first prompt is the judges' template; the others are instructions, and must fit into it too.
+    """
+    template, *instructions = prompts
+    for base in {m.base: m.name for m in pool.members}:
+        tokenizer = load_tokenizer(base)
+        positions = AutoConfig.from_pretrained(base).max_position_embeddings
+        context = min(int(positions), int(tokenizer.model_max_length))
+        frame = len(render(tokenizer, template))
+        room = {
+            "generation.max_new_tokens": config.generation.max_new_tokens,
+            "judging.max_new_tokens": config.judging.max_new_tokens + frame,
+            "training.grpo.max_completion": config.training.grpo.max_completion,
+        }
+        if config.training.algorithm == "dpo":
+            del room["training.grpo.max_completion"]
+        for instruction in instructions:
+            length = len(render(tokenizer, instruction))
+            for setting, needed in room.items():
+                if length + needed > context:
+                    raise ConfigError(
+                        f"instruction {instruction[:60]!r} has {length} tokens for base {base.name!r}; {needed} more "
+                        f"({setting}{', judge prompt' if 'judging' in setting else ''}) exceed its context of "
+                        f"{context}: remove the instruction or lower {setting}"
+                    )

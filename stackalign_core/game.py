@@ -1,0 +1,625 @@
+"""Algorithm 1: the leader commits, the pool duels and judges, reputations and the leader learn, every model trains.
+
+:func:`play` plays one run. Each step is a phase with an output on disk (:mod:`stackalign_core.runs`); a run that is
+there is loaded, one that is partial goes on where it stopped. Within an iteration everything is decided by the
+values at its start (D2), so all its duels are known before the first token, and the work is batched per model.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from stackalign_core import leader as lead
+from stackalign_core import matching
+from stackalign_core.benchmarks import Data, Item, load_data
+from stackalign_core.config import ConfigError, RunConfig
+from stackalign_core.engines import Engine, EngineError, Sampling
+from stackalign_core.judging import JUDGE_PROMPT, Verdict, aggregate, ask_judge, duel_score
+from stackalign_core.leader import SCORE_MAX, SCORE_MIN
+from stackalign_core.pool import Pool, load_pool
+from stackalign_core.progress import Progress
+from stackalign_core.randomness import generator_at, seed_at
+from stackalign_core.reputation import Standing, after_duel, k_factor, vote_weights
+from stackalign_core.runs import Run, RunError, Store, open_store, project_root, write_json, write_table
+
+if TYPE_CHECKING:
+    from stackalign_core.trainers import TrainingLog
+
+log = logging.getLogger(__name__)
+
+MakeEngine = Callable[[Pool], Engine]
+
+
+def play(config: RunConfig, root: Path | None = None, make_engine: MakeEngine | None = None) -> Run:
+    """Play one run to its end and return it; what is already on disk is not computed again.
+
+    Args:
+        config: the run.
+        root: folder of all runs; None: ``runs/`` of the project.
+        make_engine: another engine for the pool; None: the one the configuration names.
+
+    Raises:
+        ConfigError, PoolError: the configuration or the pool cannot be used (before any model is loaded).
+        RunError: the folder is locked or holds something else, the disk refuses, or too many duels failed.
+        TrainingError: a model's training failed. What is complete is kept, and playing again goes on from there.
+    """
+    pool = load_pool(config.pool, config.models)
+    config = config.model_copy(update={"models": pool.names})
+    data = load_data(config, config.seed)
+    with open_store(config, pool.digest, root or project_root() / "runs") as store:
+        if not store.complete:
+            if make_engine is None:
+                from stackalign_core.engines import hf
+
+                hf.check_fit(pool, [JUDGE_PROMPT, *(item.question for item in data.instructions)], config)
+                game = Game(config, pool, data, store, hf.HFEngine(pool, config.engine))
+            else:
+                game = Game(config, pool, data, store, make_engine(pool))
+            with Progress(config) as progress:
+                game.progress = progress
+                store.on_phase = progress.phase
+                game.play()
+            store.finish()
+        return Run(store.folder)
+
+
+class Game:
+    """One run's state and phases. ``play`` is Algorithm 1; the methods below it are its lines."""
+
+    def __init__(self, config: RunConfig, pool: Pool, data: Data, store: Store, engine: Engine) -> None:
+        self.config, self.pool, self.data, self.store, self.engine = config, pool, data, store, engine
+        store.usage = engine.usage
+        self.progress: Progress | None = None
+        self.names = pool.names
+        self.heard: dict[tuple[str, str, str], Verdict] = {}
+        """(judge, question, response) -> verdict, within one iteration (D12)."""
+
+    def play(self) -> None:
+        self._store_instructions()
+        self.evaluate(0)
+        for t in range(self.config.iterations):
+            standings, leader, listed = self.state_at(t)
+            schedule = self.schedule(t, standings, leader)
+            weights, listed = vote_weights(_reputations(standings), self.config.reputation, t, listed)
+            if self.config.training.algorithm == "dpo":
+                answers = self.answer(t, schedule)
+                scores = self.judge(t, schedule, answers)
+                pairs = self.update(t, schedule, answers, scores, weights, listed)
+                self.train_dpo(t, pairs)
+            else:
+                answers, scores = self.train_grpo(t, schedule, weights)
+                self.update(t, schedule, answers, scores, weights, listed)
+            self.evaluate(t + 1)
+        self.select()
+
+    # The state at the start of an iteration
+
+    def state_at(self, t: int) -> tuple[list[Standing], lead.Leader, list[int]]:
+        """Standings, leader and Sparta's list of down-weighted judges, as iteration t - 1 left them."""
+        m, k = len(self.pool), len(self.data.instructions)
+        leader = lead.make_leader(self.config.leader, k, m)
+        if t == 0:
+            return [Standing.new(self.config.reputation)] * m, leader, []
+        state = self.store.read_json(f"{_where(t - 1)}/state")
+        leader.restore(state["leader"])
+        return [Standing.from_dict(s) for s in state["standings"]], leader, state["listed"]
+
+    def adapter_at(self, model: str, checkpoint: int) -> Path | None:
+        """The model's adapter at a checkpoint: of the last iteration before it that trained the model."""
+        for t in range(checkpoint - 1, -1, -1):
+            folder = self.store.folder / _where(t) / "train" / model
+            if (folder / "adapter_config.json").is_file():
+                return folder
+        return self.pool[model].adapter
+
+    def _load(self, checkpoint: int) -> None:
+        for model in self.names:
+            self.engine.load(model, self.adapter_at(model, checkpoint))
+
+    def _store_instructions(self) -> None:
+        rows = [
+            {"instruction": i, "benchmark": x.benchmark, "item": x.id, "question": x.question, "level": x.level}
+            for i, x in enumerate(self.data.instructions)
+        ]
+        if not self.store.has("instructions.parquet"):
+            write_table(self.store.folder / "instructions.parquet", pd.DataFrame(rows), ["instruction"])
+
+    # The phases
+
+    def schedule(self, t: int, standings: Sequence[Standing], leader: lead.Leader) -> pd.DataFrame:
+        """The leader commits to D instructions; every duel gets its active model and opponent (Eq. 1, 6, 7)."""
+        n, m, seed = self.config.duels, len(self.pool), self.config.seed
+
+        def make() -> pd.DataFrame:
+            tau = lead.progress(t, self.config.iterations)
+            actives = [matching.active_model(d, t, n, m) for d in range(n)]
+            drawn, propensities = leader.draw(t, actives, generator_at(seed, "leader", t))
+            reputations = _reputations(standings)
+            rows = []
+            for d, active in enumerate(actives):
+                p = matching.opponent_probabilities(reputations, active, tau, self.config.matching)
+                opponent = matching.draw_opponent(p, generator_at(seed, "opponent", t, d))
+                rows.append(
+                    {
+                        "iteration": t,
+                        "duel": d,
+                        "instruction": int(drawn[d]),
+                        "propensity": float(propensities[d]),
+                        "active": self.names[active],
+                        "opponent": self.names[opponent],
+                        "opponent_probability": float(p[opponent]),
+                    }
+                )
+            return pd.DataFrame(rows)
+
+        return self.store.table(_where(t), "schedule", "", ["iteration", "duel"], make)
+
+    def answer(self, t: int, schedule: pd.DataFrame) -> pd.DataFrame:
+        """Both combatants of every duel answer its instruction; one batch per model."""
+        settings = self.config.generation
+        sampling = Sampling(settings.temperature, settings.max_new_tokens, settings.top_p)
+        self._load(t)
+        frames = []
+        for i, model in enumerate(self.names):
+            duels = schedule.loc[(schedule.active == model) | (schedule.opponent == model), "duel"]
+            wanted = pd.DataFrame({"iteration": t, "duel": duels.to_numpy(), "model": model, "sample": 0})
+            if wanted.empty:
+                continue
+
+            def ask(missing: pd.DataFrame, model: str = model, i: int = i) -> pd.DataFrame:
+                prompts = [self._instruction(schedule, d).question for d in missing.duel]
+                seeds = [seed_at(self.config.seed, "answer", t, d, i) for d in missing.duel]
+                try:
+                    completions = self.engine.generate(model, prompts, seeds, sampling)
+                except EngineError as error:
+                    log.warning("iteration %d: %s cannot answer: %s", t, model, error)
+                    return missing.assign(text="", error=str(error), completion_tokens=0, finished=False)
+                return missing.assign(
+                    text=[c.text for c in completions],
+                    error=[c.error for c in completions],
+                    completion_tokens=[c.completion_tokens for c in completions],
+                    finished=[c.finished for c in completions],
+                )
+
+            frames.append(self.store.rows(_where(t), "answers", model, wanted, ask, self._settled(t)))
+        return pd.concat(frames, ignore_index=True)
+
+    def judge(self, t: int, schedule: pd.DataFrame, answers: pd.DataFrame) -> pd.DataFrame:
+        """Every non-combatant scores both answers of every duel; one batch per judge."""
+        self._load(t)
+        self.heard = {}
+        given = answers[answers.error == ""].merge(schedule[["duel", "active", "opponent"]], on="duel", validate="m:1")
+        given = given.sort_values(["duel", "model", "sample"], kind="stable")
+        frames = []
+        for judge in self.names:
+            mine = given[(given.active != judge) & (given.opponent != judge)]
+            if mine.empty:
+                continue
+            wanted = mine[["iteration", "duel", "model", "sample"]].assign(judge=judge).reset_index(drop=True)
+            texts = {(r.duel, r.model): r.text for r in mine.itertuples()}
+
+            def ask(missing: pd.DataFrame, judge: str = judge, texts: dict[Any, str] = texts) -> pd.DataFrame:
+                asked = [(r.duel, r.model, r.sample, texts[r.duel, r.model]) for r in missing.itertuples()]
+                return _verdict_table(missing, self._verdicts(t, schedule, judge, asked))
+
+            frames.append(self.store.rows(_where(t), "scores", judge, wanted, ask, self._settled(t)))
+        return pd.concat(frames, ignore_index=True) if frames else _verdict_table(_no_verdicts(), [])
+
+    def _verdicts(
+        self, t: int, schedule: pd.DataFrame, judge: str, asked: Sequence[tuple[int, str, int, str]]
+    ) -> list[Verdict]:
+        """One verdict per (duel, combatant, sample, response), from the pool's judge or a control in its place."""
+        items = [self._instruction(schedule, d) for d, *_ in asked]
+        settings = self.config.judging
+        if settings.judges == "oracle":
+            width = SCORE_MAX - SCORE_MIN
+            return [
+                Verdict("parsed", SCORE_MIN + width * self.data.score(item, text))
+                for item, (*_, text) in zip(items, asked, strict=True)
+            ]
+        if settings.judges == "random":
+            judge_index = self.names.index(judge)
+            return [
+                Verdict("parsed", float(self._dice(t, d, judge_index, self.names.index(c), s).integers(1, 11)))
+                for d, c, s, _ in asked
+            ]
+        keys = [(judge, item.question, text) for item, (*_, text) in zip(items, asked, strict=True)]
+        new = [key for key in dict.fromkeys(keys) if key not in self.heard]
+        verdicts = ask_judge(self.engine, judge, [(q, r) for _, q, r in new], settings) if new else []
+        fresh = dict(zip(new, verdicts, strict=True))
+        self.heard |= {key: verdict for key, verdict in fresh.items() if verdict.status != "abstained"}
+        return [self.heard.get(key) or fresh[key] for key in keys]
+
+    def _dice(self, *coordinates: int) -> np.random.Generator:
+        return generator_at(self.config.seed, "random judge", *coordinates)
+
+    def update(
+        self,
+        t: int,
+        schedule: pd.DataFrame,
+        answers: pd.DataFrame,
+        scores: pd.DataFrame,
+        weights: np.ndarray[Any, Any],
+        listed: list[int],
+    ) -> pd.DataFrame:
+        """Aggregate (Eq. 8), then reputations duel by duel (Eq. 9-11), the leader (Eq. 2-5), and the pairs.
+
+        Raises:
+            RunError: more than ``judging.max_failed`` of the duels are void or failed.
+        """
+        where = _where(t)
+        if not self._settled(t):
+            standings, leader, _ = self.state_at(t)
+            with self.store.spending(where, "update"):
+                duels, reputation, standings = self._settle(t, schedule, answers, scores, weights, standings)
+                lost = float(duels.outcome.isin(["void", "failed"]).mean())
+                if lost > self.config.judging.max_failed:
+                    kinds = duels.outcome.value_counts()
+                    raise RunError(
+                        f"iteration {t}: of {len(duels)} duels {kinds.get('void', 0)} are void (no opinion) "
+                        f"and {kinds.get('failed', 0)} failed (no answer), more than judging.max_failed = "
+                        f"{self.config.judging.max_failed}. Look at the raw texts in {self.store.folder / where}; "
+                        "mend the judges or the engine and start again: what failed is asked again, the rest is kept"
+                    )
+                leader.update(
+                    lead.Feedback(row.instruction, row.reward, row.propensity, self.names.index(row.active))
+                    for row in duels.itertuples()
+                    if not math.isnan(row.reward)
+                )
+            folder = self.store.folder / where
+            write_table(folder / "duels.parquet", duels, ["iteration", "duel"])
+            write_table(folder / "reputation.parquet", reputation, ["iteration", "duel", "model"])
+            write_table(folder / "leader.parquet", self._law(t, leader), ["checkpoint", "active", "instruction"])
+            write_table(folder / "pairs.parquet", self._pairs(t, schedule, answers, duels), ["iteration", "duel"])
+            state = {"standings": [s.as_dict() for s in standings], "leader": leader.state(), "listed": listed}
+            write_json(folder / "state.json", state)  # last: its presence settles the iteration
+        if self.progress:
+            self.progress.settled(t, self.store.read(f"{where}/duels"), scores)
+        return self.store.read(f"{where}/pairs")
+
+    def _settled(self, t: int) -> bool:
+        return self.store.has(f"{_where(t)}/state.json")
+
+    def _settle(
+        self,
+        t: int,
+        schedule: pd.DataFrame,
+        answers: pd.DataFrame,
+        scores: pd.DataFrame,
+        weights: np.ndarray[Any, Any],
+        standings: list[Standing],
+    ) -> tuple[pd.DataFrame, pd.DataFrame, list[Standing]]:
+        """The duels' outcomes and the standings after them, in the duels' order."""
+        tau = lead.progress(t, self.config.iterations)
+        answered = set(answers.loc[answers.error == "", ["duel", "model"]].itertuples(index=False, name=None))
+        votes = {key: group for key, group in scores.groupby(["duel", "model"], sort=False)}
+        duels, moves = [], []
+        for row in schedule.itertuples():
+            sides = (row.active, row.opponent)
+            judges = [name for name in self.names if name not in sides]
+            w = weights[[self.names.index(name) for name in judges]]
+            tables = [_score_matrix(votes.get((row.duel, side)), judges) for side in sides]
+            abstained = tables[0][1] | tables[1][1]
+            result = duel_score(tables[0][0], tables[1][0], ~abstained, w, self.config.judging)
+            failed = any((row.duel, side) not in answered for side in sides)
+            a, b = result.score_a, result.score_b
+            outcome = (
+                "failed"
+                if failed
+                else "void"
+                if result.void
+                else "tie"
+                if a == b
+                else "active"
+                if a > b
+                else "opponent"
+            )
+            counts = outcome not in ("failed", "void")
+            duels.append(
+                {
+                    **{name: getattr(row, name) for name in schedule.columns},
+                    "score_active": a if counts else math.nan,
+                    "score_opponent": b if counts else math.nan,
+                    "outcome": outcome,
+                    "judges": len(judges),
+                    "parse_failed": int(sum(table[2] for table in tables)),
+                    "abstained": int(abstained.sum()),
+                    "rounds_active": result.rounds_a,
+                    "rounds_opponent": result.rounds_b,
+                    "reward": lead.reward(a, b, tau, self.config.leader) if counts else math.nan,
+                }
+            )
+            if counts:
+                i, j = (self.names.index(side) for side in sides)
+                before = standings[i], standings[j]
+                standings = list(standings)
+                standings[i], standings[j] = after_duel(*before, a, b, self.config.reputation)
+                for model, old, new in ((i, before[0], standings[i]), (j, before[1], standings[j])):
+                    moves.append(
+                        {
+                            "iteration": t,
+                            "duel": row.duel,
+                            "model": self.names[model],
+                            "reputation_before": old.reputation,
+                            "reputation": new.reputation,
+                            "delta": new.recent[-1],
+                            "deviation_before": old.deviation,
+                            "deviation": new.deviation,
+                            "updates": new.updates,
+                            "k_factor": k_factor(old.updates, self.config.reputation),
+                            "floored": new.reputation <= self.config.reputation.reputation_min,
+                        }
+                    )
+        columns = ["iteration", "duel", "model", "reputation_before", "reputation", "delta", "deviation_before"]
+        columns += ["deviation", "updates", "k_factor", "floored"]
+        return pd.DataFrame(duels), pd.DataFrame(moves, columns=columns), standings
+
+    def _law(self, t: int, leader: lead.Leader) -> pd.DataFrame:
+        """The leader's probabilities after this iteration, one row per instruction (and active model)."""
+        actives = range(len(self.pool)) if self.config.leader.kind == "exp3_per_model" else [-1]
+        laws = [leader.probabilities(max(a, 0)) for a in actives]
+        k = len(self.data.instructions)
+        return pd.DataFrame(
+            {
+                "checkpoint": t + 1,
+                "active": np.repeat(list(actives), k),
+                "instruction": np.tile(np.arange(k), len(laws)),
+                "probability": np.concatenate(laws),
+            }
+        )
+
+    def _pairs(self, t: int, schedule: pd.DataFrame, answers: pd.DataFrame, duels: pd.DataFrame) -> pd.DataFrame:
+        """Non-tied duels with different answers whose gap exceeds ``min_pair_gap`` (DPO's training data)."""
+        first = answers[answers["sample"] == 0]
+        texts = {(r.duel, r.model): r.text for r in first.itertuples()}
+        rows = []
+        for row in duels.itertuples():
+            if row.outcome not in ("active", "opponent"):
+                continue
+            winner, loser = (row.active, row.opponent) if row.outcome == "active" else (row.opponent, row.active)
+            gap = abs(row.score_active - row.score_opponent)
+            chosen, rejected = texts[row.duel, winner], texts[row.duel, loser]
+            if chosen == rejected or gap <= self.config.training.min_pair_gap:
+                continue
+            rows.append(
+                {
+                    "iteration": t,
+                    "duel": row.duel,
+                    "prompt": self._instruction(schedule, row.duel).question,
+                    "chosen": chosen,
+                    "rejected": rejected,
+                    "winner": winner,
+                    "loser": loser,
+                    "gap": gap,
+                }
+            )
+        columns = ["iteration", "duel", "prompt", "chosen", "rejected", "winner", "loser", "gap"]
+        return pd.DataFrame(rows, columns=columns)
+
+    def train_dpo(self, t: int, pairs: pd.DataFrame) -> None:
+        """Every model learns from all pairs of the iteration, whoever wrote them (section 7)."""
+        from stackalign_core.trainers import PreferencePair, train_dpo
+
+        data = [PreferencePair(r.prompt, r.chosen, r.rejected) for r in pairs.itertuples()]
+        for i, model in enumerate(self.names):
+
+            def make(folder: Path, model: str = model, i: int = i) -> None:
+                result = None
+                if data:
+                    result = train_dpo(
+                        self._member_at(model, t),
+                        data,
+                        self.config.training,
+                        self.config.engine,
+                        self._seed(t, i),
+                        folder,
+                    )
+                self._write_log(folder, t, model, result, "no preference pair")
+
+            self.store.folder_of(_where(t), "train", model, make)
+            self._report_loss(t, model)
+
+    def train_grpo(
+        self, t: int, schedule: pd.DataFrame, weights: np.ndarray[Any, Any]
+    ) -> tuple[pd.DataFrame, pd.DataFrame]:
+        """Every model learns on the instructions of its own duels, its completions scored online by the duels' judges.
+
+        Returns the answers and scores logged on the way; reputations and the leader are updated from them (D13).
+        """
+        from stackalign_core.trainers import train_grpo
+
+        self.heard = {}
+        loaded = False
+        for i, model in enumerate(self.names):
+            fights = schedule[(schedule.active == model) | (schedule.opponent == model)]
+            prompts = [(int(d), self._instruction(schedule, d).question) for d in fights.duel]
+
+            def make(folder: Path, model: str = model, i: int = i, prompts: Any = prompts) -> None:
+                rollouts = _Rollouts(self, t, model, schedule, weights)
+                result = None
+                if prompts:
+                    result = train_grpo(
+                        self._member_at(model, t),
+                        prompts,
+                        rollouts.reward,
+                        self.config.training,
+                        self.config.generation,
+                        self.config.engine,
+                        self._seed(t, i),
+                        folder,
+                    )
+                rollouts.write(folder)
+                self._write_log(folder, t, model, result, "no duel")
+
+            if not loaded and not self.store.has(f"{_where(t)}/train/{model}"):
+                self._load(t)  # the judges, as they are at the start of the iteration (D12)
+                loaded = True
+            self.store.folder_of(_where(t), "train", model, make)
+            self._report_loss(t, model)
+        parts = [f"{_where(t)}/train/{model}" for model in self.names]
+        return tuple(  # type: ignore[return-value]
+            pd.concat([self.store.read(f"{part}/{kind}") for part in parts], ignore_index=True)
+            for kind in ("answers", "scores")
+        )
+
+    def _member_at(self, model: str, t: int) -> Any:
+        from stackalign_core.pool import Member
+
+        return Member(model, self.pool[model].base, self.adapter_at(model, t))
+
+    def _seed(self, t: int, model_index: int) -> int:
+        return seed_at(self.config.seed, "train", t, model_index)
+
+    def _write_log(self, folder: Path, t: int, model: str, result: TrainingLog | None, otherwise: str) -> None:
+        """What training did; a model that had nothing to learn from says so and keeps its adapter."""
+        if result is None:
+            log.warning("iteration %d: %s is not trained: %s", t, model, otherwise)
+            write_json(folder / "training.json", {"trained": False, "reason": otherwise})
+            return
+        steps = pd.DataFrame(result.steps).assign(iteration=t, model=model)
+        write_table(folder / "log.parquet", steps, ["iteration", "model", "step"])
+        facts = {"trained": True, "examples": result.examples, "dropped": result.dropped, "tokens": result.tokens}
+        write_json(folder / "training.json", facts)
+
+    def _report_loss(self, t: int, model: str) -> None:
+        if self.progress and self.store.has(f"{_where(t)}/train/{model}/log.parquet"):
+            self.progress.trained(self.store.read(f"{_where(t)}/train/{model}/log")["loss"].mean())
+
+    def evaluate(self, checkpoint: int) -> None:
+        """Every model answers the validation items greedily; at the first and last checkpoint the test items too."""
+        where = _where(checkpoint - 1) if checkpoint else "initial"
+        splits = {"validation": self.data.validation}
+        if checkpoint in (0, self.config.iterations):
+            splits["test"] = self.data.test
+        for model in self.names:
+
+            def make(model: str = model) -> pd.DataFrame:
+                self.engine.load(model, self.adapter_at(model, checkpoint))
+                return pd.concat([self._answers_to(model, checkpoint, name, items) for name, items in splits.items()])
+
+            self.store.table(where, "eval", model, ["checkpoint", "model", "split", "benchmark", "item"], make)
+
+    def _answers_to(self, model: str, checkpoint: int, split: str, items: Sequence[Item]) -> pd.DataFrame:
+        greedy = Sampling(0.0, self.config.evaluation.max_new_tokens)
+        completions = self.engine.generate(model, [item.question for item in items], [0] * len(items), greedy)
+        return pd.DataFrame(
+            {
+                "checkpoint": checkpoint,
+                "model": model,
+                "split": split,
+                "benchmark": [item.benchmark for item in items],
+                "item": [item.id for item in items],
+                "level": [item.level for item in items],
+                "response": [c.text for c in completions],
+                "score": [
+                    math.nan if c.error else self.data.score(item, c.text)
+                    for item, c in zip(items, completions, strict=True)
+                ],
+            }
+        )
+
+    def select(self) -> None:
+        """The (model, checkpoint) with the best validation score, the earliest on ties, meets the test items (D14)."""
+        evals = Run(self.store.folder).evals
+        validation = evals[evals.split == "validation"]
+        means = validation.groupby(["checkpoint", "model"], sort=True)["score"].mean()
+        best = means[means == means.max()].index
+        checkpoint = int(best.get_level_values("checkpoint").min())
+        model = next(name for name in self.names if (checkpoint, name) in best)
+
+        def make() -> pd.DataFrame:
+            self.engine.load(model, self.adapter_at(model, checkpoint))
+            return self._answers_to(model, checkpoint, "test", self.data.test)
+
+        self.store.table("selected", "eval", "", ["benchmark", "item"], make)
+
+    def _instruction(self, schedule: pd.DataFrame, duel: int) -> Item:
+        return self.data.instructions[int(schedule.instruction.iloc[duel])]
+
+
+class _Rollouts:
+    """Scores a model's completions during GRPO, and keeps them for the tables."""
+
+    def __init__(self, game: Game, t: int, model: str, schedule: pd.DataFrame, weights: np.ndarray[Any, Any]) -> None:
+        self.game, self.t, self.model, self.schedule, self.weights = game, t, model, schedule, weights
+        self.answers: list[dict[str, Any]] = []
+        self.scores: list[pd.DataFrame] = []
+        self.samples: dict[int, int] = {}
+
+    def reward(self, duels: Sequence[int], completions: Sequence[str]) -> list[float | None]:
+        """(s - 1) / 9 with s from Eq. 8 over the duel's judges; None where no judge has an opinion."""
+        names = self.game.names
+        rows: list[dict[str, Any]] = []
+        for duel, text in zip(duels, completions, strict=True):
+            sample = self.samples.get(duel, 0)
+            self.samples[duel] = sample + 1
+            rows.append({"iteration": self.t, "duel": duel, "model": self.model, "sample": sample, "text": text})
+        self.answers += [{**row, "error": ""} for row in rows]
+        matrix = np.full((len(names), len(rows)), math.nan)
+        for k, judge in enumerate(names):
+            mine = [n for n, row in enumerate(rows) if judge not in self._sides(row["duel"])]
+            if not mine:
+                continue
+            asked = [(rows[n]["duel"], self.model, rows[n]["sample"], rows[n]["text"]) for n in mine]
+            verdicts = self.game._verdicts(self.t, self.schedule, judge, asked)
+            matrix[k, mine] = [verdict.score for verdict in verdicts]
+            keys = pd.DataFrame([{key: rows[n][key] for key in ("iteration", "duel", "model", "sample")} for n in mine])
+            self.scores.append(_verdict_table(keys.assign(judge=judge), verdicts))
+        means = [aggregate(column, self.weights) for column in matrix.T]
+        return [None if math.isnan(s) else (s - SCORE_MIN) / (SCORE_MAX - SCORE_MIN) for s in means]
+
+    def _sides(self, duel: int) -> tuple[str, str]:
+        return self.schedule.active.iloc[duel], self.schedule.opponent.iloc[duel]
+
+    def write(self, folder: Path) -> None:
+        columns = ["iteration", "duel", "model", "sample", "text", "error"]
+        answers = pd.DataFrame(self.answers, columns=columns)
+        scores = pd.concat(self.scores, ignore_index=True) if self.scores else _verdict_table(_no_verdicts(), [])
+        write_table(folder / "answers.parquet", answers, columns[:4])
+        write_table(folder / "scores.parquet", scores, [*columns[:4], "judge"])
+
+
+def _where(t: int) -> str:
+    return f"iter-{t:02d}"
+
+
+def _reputations(standings: Sequence[Standing]) -> np.ndarray[Any, Any]:
+    return np.array([standing.reputation for standing in standings])
+
+
+def _no_verdicts() -> pd.DataFrame:
+    return pd.DataFrame(columns=["iteration", "duel", "model", "sample", "judge"])
+
+
+def _verdict_table(keys: pd.DataFrame, verdicts: Sequence[Verdict]) -> pd.DataFrame:
+    return keys.assign(
+        status=[v.status for v in verdicts],
+        score=[v.score for v in verdicts],
+        raw=[v.raw for v in verdicts],
+        truncated=[v.truncated for v in verdicts],
+        error=[v.error for v in verdicts],
+    )
+
+
+def _score_matrix(votes: pd.DataFrame | None, judges: Sequence[str]) -> tuple[Any, Any, int]:
+    """(scores (judges, samples), NaN where there is none; abstained (judges,); number of parse failures)."""
+    samples = 1 if votes is None else int(votes["sample"].max()) + 1
+    scores = np.full((len(judges), samples), math.nan)
+    abstained = np.zeros(len(judges), bool)
+    if votes is None:
+        return scores, ~abstained, 0
+    row_of = {judge: i for i, judge in enumerate(judges)}
+    for judge, sample, status, score in zip(votes.judge, votes["sample"], votes.status, votes.score, strict=True):
+        scores[row_of[judge], sample] = score
+        abstained[row_of[judge]] |= status == "abstained"
+    return scores, abstained, int((votes.status == "parse_failed").sum())
+
+
+__all__ = ["ConfigError", "Game", "play"]

@@ -1,0 +1,181 @@
+"""A pool of models on disk: what it is, and whether it can play, found out before any model is loaded.
+
+A pool folder holds a ``pool.yaml``::
+
+    models:
+      - {name: llama-a, base: bases/llama, adapter: adapters/llama-a}
+      - {name: plain, base: bases/llama}          # no adapter: training starts a fresh one
+
+Paths are relative to the folder. Several models may share a base; an engine loads it once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from stackalign_core.config import Section, check_models, read_yaml, validate
+
+ARENA = Path(__file__).parent / "arena" / "pool"
+
+
+class PoolError(ValueError):
+    """A pool that cannot play; the message names the model and the file."""
+
+
+class _Entry(Section):
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]  # it becomes a file name
+    base: str
+    adapter: str | None = None
+
+
+class _PoolFile(Section):
+    models: list[_Entry]
+
+
+@dataclass(frozen=True)
+class Member:
+    """One model: a base, and the adapter it starts with (None: none yet)."""
+
+    name: str
+    base: Path
+    adapter: Path | None
+
+
+@dataclass(frozen=True)
+class Pool:
+    """The models that play, in order; ``digest`` is a hash of all their files (64 hex digits)."""
+
+    path: Path
+    members: tuple[Member, ...]
+    digest: str
+
+    @property
+    def names(self) -> list[str]:
+        return [member.name for member in self.members]
+
+    def __getitem__(self, name: str) -> Member:
+        return self.members[self.names.index(name)]
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<tr><td>{m.name}</td><td>{m.base.name}</td><td>{m.adapter.name if m.adapter else '-'}</td></tr>"
+            for m in self.members
+        )
+        return f"<table><tr><th>model</th><th>base</th><th>adapter</th></tr>{rows}</table>"
+
+
+def load_pool(pool: str | Path, models: Sequence[str] | None = None) -> Pool:
+    """Find and check a pool's files.
+
+    Args:
+        pool: "arena" or a folder.
+        models: the names that play, in order; None: all.
+
+    Raises:
+        PoolError: fewer than three models, equal names, an unknown name, or a missing, truncated or ill-fitting file.
+    """
+    folder = ARENA if str(pool) == "arena" else Path(pool)
+    if not (folder / "pool.yaml").is_file():
+        raise PoolError(f"{folder}: not a pool folder, it has no pool.yaml (use 'arena' for the embedded pool)")
+    entries = validate(_PoolFile, read_yaml(folder / "pool.yaml"), where=str(folder / "pool.yaml")).models
+    by_name = {entry.name: entry for entry in entries}
+    if len(by_name) < len(entries):
+        raise PoolError(f"{folder / 'pool.yaml'}: two models have the same name; every name must be different")
+    wanted = list(by_name) if models is None else list(models)
+    unknown = [name for name in wanted if name not in by_name]
+    if unknown:
+        raise PoolError(f"{folder}: no model {', '.join(unknown)}; it has {', '.join(by_name)}")
+    try:
+        check_models(wanted)
+    except ValueError as error:
+        raise PoolError(f"{folder}: {error}") from None
+    members = tuple(
+        Member(
+            name,
+            folder / by_name[name].base,
+            folder / adapter if (adapter := by_name[name].adapter) else None,
+        )
+        for name in wanted
+    )
+    for member in members:
+        check_member(member)
+    return Pool(folder, members, _digest(members))
+
+
+def check_member(member: Member) -> None:
+    """Raise PoolError unless the member's files are there, whole, and fit each other."""
+    config = member.base / "config.json"
+    if not config.is_file():
+        raise PoolError(f"model {member.name!r}: base folder {member.base} has no config.json")
+    if not (member.base / "tokenizer.json").is_file():
+        raise PoolError(f"model {member.name!r}: base folder {member.base} has no tokenizer.json")
+    base_tensors: dict[str, list[int]] = {}
+    weights = sorted(member.base.glob("*.safetensors"))
+    if not weights:
+        raise PoolError(f"model {member.name!r}: base folder {member.base} has no .safetensors weights")
+    for file in weights:
+        base_tensors.update(tensor_shapes(file, member.name))
+    if member.adapter is None:
+        return
+    for name in ("adapter_config.json", "adapter_model.safetensors"):
+        if not (member.adapter / name).is_file():
+            raise PoolError(f"model {member.name!r}: adapter folder {member.adapter} has no {name}")
+    for name, shape in tensor_shapes(member.adapter / "adapter_model.safetensors", member.name).items():
+        module, _, kind = name.removeprefix("base_model.model.").rpartition(".lora_")
+        target = base_tensors.get(f"{module}.weight")
+        wrong = target is None or (shape[1] != target[1] if kind.startswith("A") else shape[0] != target[0])
+        if wrong:
+            raise PoolError(
+                f"model {member.name!r}: adapter {member.adapter} does not fit base {member.base} "
+                f"({json.loads(config.read_text()).get('model_type')}): it adapts {module}, which the base "
+                f"{'lacks' if target is None else f'has with shape {target}'}; name the base it was trained on"
+            )
+
+
+def tensor_shapes(file: Path, model: str) -> dict[str, list[int]]:
+    """Names and shapes in a safetensors file, from its header; its size must match the header.
+
+    Raises:
+        PoolError: truncated or not safetensors.
+    """
+    broken = PoolError(f"model {model!r}: {file} is truncated or not a safetensors file; copy or build it again")
+    size = file.stat().st_size
+    with file.open("rb") as stream:
+        length = int.from_bytes(stream.read(8), "little")
+        if length > size:
+            raise broken
+        try:
+            header: dict[str, Any] = json.loads(stream.read(length))
+        except ValueError:
+            raise broken from None
+    header.pop("__metadata__", None)
+    end = max((entry["data_offsets"][1] for entry in header.values()), default=0)
+    if 8 + length + end != size:
+        raise broken
+    return {name: entry["shape"] for name, entry in header.items()}
+
+
+def folder_digest(folder: Path) -> str:
+    """SHA-256 over the names and contents of a folder's files."""
+    total = hashlib.sha256()
+    for file in sorted(path for path in folder.rglob("*") if path.is_file()):
+        total.update(f"{file.relative_to(folder).as_posix()}\0".encode())
+        total.update(hashlib.sha256(file.read_bytes()).digest())
+    return total.hexdigest()
+
+
+def _digest(members: Sequence[Member]) -> str:
+    folders = {folder for m in members for folder in (m.base, m.adapter) if folder}
+    known = {folder: folder_digest(folder) for folder in folders}
+    parts = [f"{m.name}:{known[m.base]}:{known[m.adapter] if m.adapter else '-'}" for m in members]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()

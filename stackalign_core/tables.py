@@ -1,0 +1,267 @@
+"""From runs to the tidy frames that figures and tables are drawn from. No model is loaded here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from stackalign_core.benchmarks import Item, load_benchmark
+from stackalign_core.runs import Run
+from stackalign_core.stats import auc, band, extremes, mean_interval, null_leader, wilson
+
+
+def evaluations(runs: Iterable[Run]) -> pd.DataFrame:
+    """Every evaluated answer of every run, with its method and seed.
+
+    Raises:
+        ValueError: an answer has no score (its evaluation failed).
+    """
+    frames = [run.evals.assign(method=run.config.method, seed=run.config.seed) for run in runs]
+    evals = pd.concat(frames, ignore_index=True)
+    if evals.score.isna().any():
+        lost = evals[evals.score.isna()].groupby(["method", "seed", "model"]).size()
+        raise ValueError(f"answers without a score: {lost.to_dict()}; remove these eval tables and play the runs again")
+    return evals
+
+
+def _pivot(frame: pd.DataFrame) -> Any:
+    """(seeds, items) table of the pool-mean score; every seed must have met the same items."""
+    keys = ["seed", "benchmark", "item"]
+    table = frame.groupby(keys)["score"].mean().unstack(["benchmark", "item"])
+    if table.isna().any().any():
+        raise ValueError("the runs compared were not evaluated on the same items")
+    return table.to_numpy()
+
+
+def gains(runs: Sequence[Run]) -> pd.DataFrame:
+    """Pool-mean test accuracy before and after, per method: a whole-pool analysis of the test items (D14).
+
+    Columns: method, seeds, before, after, gain, low, high, interval_over, n_items.
+    """
+    evals = evaluations(runs)
+    test = evals[evals.split == "test"]
+    rows = []
+    for method, group in test.groupby("method", sort=False):
+        first = _pivot(group[group.checkpoint == group.checkpoint.min()])
+        last = _pivot(group[group.checkpoint == group.checkpoint.max()])
+        gain = mean_interval(last - first)
+        rows.append(
+            {
+                "method": method,
+                "seeds": len(first),
+                "before": first.mean(),
+                "after": last.mean(),
+                "gain": gain.mean,
+                "low": gain.low,
+                "high": gain.high,
+                "interval_over": gain.over,
+                "n_items": first.shape[1],
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def compare(runs: Sequence[Run], method: str, other: str) -> pd.DataFrame:
+    """The paired difference, method minus other, of the pool-mean test accuracy after training (D15).
+
+    Paired by seed and question, over the seeds both have. One row, columns as in :func:`gains`.
+    """
+    evals = evaluations(run for run in runs if run.config.method in (method, other))
+    test = evals[(evals.split == "test") & (evals.checkpoint == evals.checkpoint.max())]
+    tables = {name: test[test.method == name] for name in (method, other)}
+    shared = sorted(set(tables[method].seed) & set(tables[other].seed))
+    a, b = (_pivot(tables[name][tables[name].seed.isin(shared)]) for name in (method, other))
+    gap = mean_interval(a - b)
+    return pd.DataFrame(
+        [
+            {
+                "method": method,
+                "minus": other,
+                "seeds": len(shared),
+                "difference": gap.mean,
+                "low": gap.low,
+                "high": gap.high,
+                "interval_over": gap.over,
+                "n_items": a.shape[1],
+            }
+        ]
+    )
+
+
+def accuracy(runs: Sequence[Run]) -> pd.DataFrame:
+    """Test accuracy per method, model and benchmark, before and after, over all seeds.
+
+    Columns: method, model, benchmark, when ("before", "after"), accuracy, low, high (Wilson), n.
+    """
+    test = evaluations(runs).query("split == 'test'")
+    test = test.assign(when=np.where(test.checkpoint == 0, "before", "after"))
+    once = test[(test.when == "after") | (test.seed == test.seed.min())]  # before training all seeds are the same
+    grouped = once.groupby(["method", "model", "benchmark", "when"], sort=False)["score"]
+    frame = grouped.agg(accuracy="mean", total="sum", n="size").reset_index()
+    bounds = [wilson(total, n) for total, n in zip(frame.total, frame.n, strict=True)]
+    return frame.assign(low=[b[0] for b in bounds], high=[b[1] for b in bounds]).drop(columns="total")
+
+
+def learning_curves(runs: Sequence[Run]) -> pd.DataFrame:
+    """Pool-mean validation accuracy after each iteration. Columns: method, checkpoint, accuracy, low, high, seeds."""
+    evals = evaluations(runs)
+    rows = []
+    for (method, checkpoint), group in evals[evals.split == "validation"].groupby(["method", "checkpoint"], sort=False):
+        seeds = [g.groupby(["benchmark", "item"])["score"].mean().to_numpy() for _, g in group.groupby("seed")]
+        interval = mean_interval(np.array(seeds))  # each seed validates on its own split
+        rows.append(
+            {
+                "method": method,
+                "checkpoint": checkpoint,
+                "accuracy": interval.mean,
+                "low": interval.low,
+                "high": interval.high,
+                "seeds": len(seeds),
+                "interval_over": interval.over,
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def reputations(runs: Iterable[Run]) -> pd.DataFrame:
+    """Each model's reputation after each of its duels. Columns: method, seed, model, duel (of the run), reputation."""
+    frames = []
+    for run in runs:
+        moves, n, start = run.reputation, run.config.duels, run.config.reputation.initial
+        first = pd.DataFrame({"model": run.models, "duel": 0, "reputation": start})
+        later = moves.assign(duel=moves.iteration * n + moves.duel + 1)[["model", "duel", "reputation"]]
+        frames.append(pd.concat([first, later]).assign(method=run.config.method, seed=run.config.seed))
+    return pd.concat(frames, ignore_index=True)
+
+
+def leader_weights(run: Run, n: int = 5, null_runs: int = 200) -> pd.DataFrame:
+    """Weights of the n instructions that end highest and lowest, relative to uniform, beside the null leader (D5).
+
+    Columns: checkpoint, which ("top", "bottom"), weight, null_low, null_high.
+    """
+    k, m = len(run.instructions), len(run.models)
+    table = run.leader
+    table = table[table.active <= 0]
+    law = np.full((run.config.iterations + 1, k), 1 / k)
+    law[table.checkpoint, table.instruction] = table.probability
+    duels = run.duels
+    groups = [group for _, group in duels.groupby("iteration")]
+    rewards = [group.reward.dropna().to_numpy() for group in groups]
+    actives = [[run.models.index(name) for name in group.active] for group in groups]
+    null = null_leader(run.config.leader, rewards, actives, k, m, null_runs, run.config.seed)
+    rows = []
+    for which, weight, simulated in zip(("top", "bottom"), extremes(law, n), extremes(null, n), strict=True):
+        low, high = band(simulated)
+        for checkpoint in range(len(weight)):
+            rows.append(
+                {
+                    "checkpoint": checkpoint,
+                    "which": which,
+                    "weight": weight[checkpoint],
+                    "null_low": low[checkpoint],
+                    "null_high": high[checkpoint],
+                    "instructions": n,
+                    "null_runs": null_runs,
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def judged_answers(run: Run) -> pd.DataFrame:
+    """Every verdict beside the truth: scores joined with the benchmark, and whether the judged answer was right."""
+    scores, answers = run.scores, run.answers
+    where = run.schedule.merge(run.instructions, on="instruction", validate="m:1")
+    keys = ["iteration", "duel", "model", "sample"]
+    answers = answers.merge(where[["iteration", "duel", "benchmark", "item"]], on=["iteration", "duel"], validate="m:1")
+    benchmarks = {name: load_benchmark(name) for name in run.config.benchmarks}
+    items: dict[tuple[str, str], Item] = {(b.name, i.id): i for b in benchmarks.values() for i in b.dev}
+    correct = [
+        benchmarks[row.benchmark].score(items[row.benchmark, row.item], row.text) >= 1 for row in answers.itertuples()
+    ]
+    joined = scores.merge(answers.assign(correct=correct)[[*keys, "benchmark", "correct"]], on=keys, validate="m:1")
+    if len(joined) != len(scores):
+        raise ValueError(f"{len(scores) - len(joined)} verdicts have no answer in {run.folder.name}")
+    return joined
+
+
+def judge_quality(runs: Iterable[Run]) -> pd.DataFrame:
+    """How well each judge tells right from wrong, by benchmark.
+
+    Columns: method, judge, benchmark, auc (right above wrong), n, parse_failed and abstained (shares of all verdicts),
+    ties (share of duels with two opinions in which both answers got the same score although they differ in correctness).
+    """
+    rows = []
+    for method, group in _grouped(runs):
+        verdicts = pd.concat([judged_answers(run).assign(seed=run.config.seed) for run in group], ignore_index=True)
+        for (judge, benchmark), mine in verdicts.groupby(["judge", "benchmark"]):
+            parsed = mine[mine.status == "parsed"]
+            sides = parsed.groupby(["seed", "iteration", "duel"]).agg(
+                lowest=("score", "min"), highest=("score", "max"), right=("correct", "nunique")
+            )
+            decisive = sides[sides.right == 2]
+            rows.append(
+                {
+                    "method": method,
+                    "judge": judge,
+                    "benchmark": benchmark,
+                    "auc": auc(parsed.score[parsed.correct], parsed.score[~parsed.correct]),
+                    "n": len(parsed),
+                    "parse_failed": float((mine.status == "parse_failed").mean()),
+                    "abstained": float((mine.status == "abstained").mean()),
+                    "ties": float((decisive.lowest == decisive.highest).mean()) if len(decisive) else np.nan,
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def _grouped(runs: Iterable[Run]) -> Iterable[tuple[str, list[Run]]]:
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        groups.setdefault(run.config.method, []).append(run)
+    return groups.items()
+
+
+def costs(runs: Iterable[Run]) -> pd.DataFrame:
+    """Where the time went: mean seconds per run, by method and phase, inside model calls and around them.
+
+    Training time is the trainer's own, its judges' calls taken out.
+    """
+    frames = [run.costs.assign(method=run.config.method, seed=run.config.seed) for run in runs]
+    table = pd.concat(frames, ignore_index=True)
+    training = table.phase == "train"
+    outside = table.wall_seconds - table.engine_seconds
+    table["model_seconds"] = table.engine_seconds + outside.where(training, 0.0)
+    table["other_seconds"] = outside.where(~training, 0.0)
+    seeds = table.groupby("method")["seed"].transform("nunique")
+    columns = ["wall_seconds", "model_seconds", "other_seconds", "prompt_tokens", "completion_tokens", "calls"]
+    per_run = table[columns].div(seeds, axis=0)
+    return (
+        per_run.assign(method=table.method, phase=table.phase)
+        .groupby(["method", "phase"], sort=False)
+        .sum()
+        .reset_index()
+    )
+
+
+def selected(runs: Iterable[Run]) -> pd.DataFrame:
+    """The validation-selected checkpoint's test accuracy (D14), one row per run."""
+    rows = []
+    for run in runs:
+        table = run.selected
+        low, high = wilson(table.score.sum(), len(table))
+        rows.append(
+            {
+                "method": run.config.method,
+                "seed": run.config.seed,
+                "model": table.model.iloc[0],
+                "checkpoint": int(table.checkpoint.iloc[0]),
+                "accuracy": table.score.mean(),
+                "low": low,
+                "high": high,
+                "n": len(table),
+            }
+        )
+    return pd.DataFrame(rows)
