@@ -191,7 +191,7 @@ def judge_quality(runs: Iterable[Run]) -> pd.DataFrame:
     """How well each judge tells right from wrong, by benchmark.
 
     Columns: method, judge, benchmark, auc (right above wrong), n, parse_failed and abstained (shares of all verdicts),
-    ties (share of duels with two opinions in which both answers got the same score although they differ in correctness).
+    ties (share of equal scores where one answer was right and the other wrong).
     """
     rows = []
     for method, group in _grouped(runs):

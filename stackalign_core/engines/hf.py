@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,7 @@ class HFEngine:
             self._adapted.discard(model)
         if adapter is None:
             return
-        if isinstance(network, PeftModel):
+        if _has_adapters(network):
             network.load_adapter(str(adapter), adapter_name=slot)
         else:
             self._bases[base] = PeftModel.from_pretrained(network, str(adapter), adapter_name=slot)
@@ -203,8 +204,28 @@ class HFEngine:
         device = device_of(self.config)
         return ids.to(device), mask.to(device)
 
-    def _speaking(self, model: str) -> _Speaking:
-        return _Speaking(self, model)
+    @contextmanager
+    def _speaking(self, model: str) -> Iterator[Any]:
+        """The model's network with its own adapter switched on; times the calls, and names a lack of memory."""
+        network = self._bases[self._base_of[model]]
+        adapted = model in self._adapted
+        silenced = _has_adapters(network) and not adapted
+        start = time.perf_counter()
+        try:
+            with torch.inference_mode():
+                if adapted:
+                    network.set_adapter(self._slot[model])
+                elif silenced:
+                    network.base_model.disable_adapter_layers()
+                yield network
+        except torch.OutOfMemoryError as error:
+            raise EngineError(
+                f"model {model!r}: out of memory, lower engine.batch_size ({self.config.batch_size})"
+            ) from error
+        finally:
+            if silenced:
+                network.base_model.enable_adapter_layers()
+            self.usage.seconds += time.perf_counter() - start
 
     def _count(self, prompt_tokens: int, completion_tokens: int) -> None:
         self.usage.calls += 1
@@ -212,33 +233,8 @@ class HFEngine:
         self.usage.completion_tokens += completion_tokens
 
 
-class _Speaking:
-    """The model's network with its own adapter switched on; times the calls, and names what failed."""
-
-    def __init__(self, engine: HFEngine, model: str) -> None:
-        self.engine, self.model = engine, model
-
-    def __enter__(self) -> Any:
-        engine = self.engine
-        self.network: Any = engine._bases[engine._base_of[self.model]]
-        self.start = time.perf_counter()
-        self.inference = torch.inference_mode()
-        self.inference.__enter__()
-        if self.model in engine._adapted:
-            self.network.set_adapter(engine._slot[self.model])
-        elif isinstance(self.network, PeftModel):
-            self.network.base_model.disable_adapter_layers()
-        return self.network
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if self.model not in self.engine._adapted and isinstance(self.network, PeftModel):
-            self.network.base_model.enable_adapter_layers()
-        self.inference.__exit__(kind, error, trace)
-        self.engine.usage.seconds += time.perf_counter() - self.start
-        if isinstance(error, torch.OutOfMemoryError):
-            raise EngineError(
-                f"model {self.model!r}: out of memory, lower engine.batch_size ({self.engine.config.batch_size})"
-            ) from error
+def _has_adapters(network: Any) -> bool:
+    return isinstance(network, PeftModel)
 
 
 class _SeededSampler(LogitsProcessor):
