@@ -84,15 +84,15 @@ class HFEngine:
     def load(self, model: str, adapter: Path | None) -> None:
         base, slot = self._base_of[model], self._slot[model]
         network = self._bases[base]
-        if model in self._adapted:
-            network.delete_adapter(slot)
-            self._adapted.discard(model)
+        self._adapted.discard(model)  # its slot stays: PEFT cannot run a network whose active adapter is gone
         if adapter is None:
             return
-        if _has_adapters(network):
-            network.load_adapter(str(adapter), adapter_name=slot)
-        else:
+        if not _has_adapters(network):
             self._bases[base] = PeftModel.from_pretrained(network, str(adapter), adapter_name=slot)
+        else:
+            if slot in network.peft_config:
+                network.delete_adapter(slot)
+            network.load_adapter(str(adapter), adapter_name=slot)
         self._bases[base].eval()
         self._adapted.add(model)
 
