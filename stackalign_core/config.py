@@ -308,7 +308,7 @@ class Profile(Game):
     def _known_methods(self) -> Self:
         for method in self.methods:
             if method not in METHODS:
-                raise ValueError(f"unknown method {method!r}{_nearest(method, METHODS)}")
+                raise ValueError(f"unknown method {method!r}{nearest(method, METHODS)}")
         if len(set(self.seeds)) < len(self.seeds):
             raise ValueError("seeds must be different from each other")
         return self
@@ -316,7 +316,7 @@ class Profile(Game):
     def run(self, method: str, seed: int, **changes: Any) -> RunConfig:
         """The run of one method and seed; ``changes`` are further settings, nested like the YAML."""
         if method not in METHODS:
-            raise ConfigError(f"unknown method {method!r}{_nearest(method, METHODS)}")
+            raise ConfigError(f"unknown method {method!r}{nearest(method, METHODS)}")
         settings = self.model_dump(exclude={"profile", "methods", "seeds"})
         merged = merge(merge(settings, METHODS[method]), changes)
         return validate(RunConfig, {**merged, "method": method, "seed": seed}, where=f"method {method}")
@@ -331,7 +331,8 @@ def merge(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, 
     return merged
 
 
-def _nearest(name: str, known: Iterable[str]) -> str:
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The end of a sentence about an unknown name: the nearest known one, or all of them."""
     known = list(known)
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     return f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(known)}"
@@ -349,7 +350,7 @@ def validate(model: type[Model], settings: Mapping[str, Any], where: str) -> Mod
 def _sentence(model: type[BaseModel], item: dict[str, Any]) -> str:
     place = ".".join(str(part) for part in item["loc"]) or "settings"
     if item["type"] == "extra_forbidden":
-        return f"unknown key {place!r}{_nearest(str(item['loc'][-1]), _fields_at(model, item['loc'][:-1]))}"
+        return f"unknown key {place!r}{nearest(str(item['loc'][-1]), _fields_at(model, item['loc'][:-1]))}"
     if item["type"] == "missing":
         return f"key {place!r} is missing"
     message = str(item["msg"]).removeprefix("Value error, ")

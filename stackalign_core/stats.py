@@ -62,7 +62,7 @@ def wilson(successes: float, n: int, confidence: float = 0.95) -> tuple[float, f
     p = successes / n
     centre = (p + z * z / (2 * n)) / (1 + z * z / n)
     half = z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n)) / (1 + z * z / n)
-    return max(0.0, centre - half), min(1.0, centre + half)
+    return max(0.0, min(p, centre - half)), min(1.0, max(p, centre + half))  # p inside, whatever the rounding
 
 
 def auc(right: Sequence[float] | Floats, wrong: Sequence[float] | Floats) -> float:

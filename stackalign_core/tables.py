@@ -265,3 +265,50 @@ def selected(runs: Iterable[Run]) -> pd.DataFrame:
             }
         )
     return pd.DataFrame(rows)
+
+
+def read_gains(frame: pd.DataFrame) -> str:
+    """The gains in sentences (Markdown), each with its interval and whether that excludes zero."""
+    lines = []
+    for row in frame.itertuples():
+        verdict = "excludes zero" if row.low > 0 or row.high < 0 else "includes zero"
+        lines.append(
+            f"- **{row.method}**: pool-mean accuracy {row.before:.3f} → {row.after:.3f}, "
+            f"a change of {100 * row.gain:+.1f} points ["
+            f"{100 * row.low:+.1f}, {100 * row.high:+.1f}], which {verdict}."
+        )
+    return "\n".join(lines)
+
+
+def read_difference(frame: pd.DataFrame) -> str:
+    """A paired difference in one sentence (Markdown)."""
+    row = frame.iloc[0]
+    verdict = "no difference can be told" if row.low <= 0 <= row.high else "the two differ"
+    return (
+        f"**{row.method} minus {row.minus}**, paired: {100 * row.difference:+.1f} points "
+        f"[{100 * row.low:+.1f}, {100 * row.high:+.1f}] over {row.seeds} seed(s): {verdict}."
+    )
+
+
+def read_leader(frame: pd.DataFrame) -> str:
+    """Whether the leader's curriculum leaves the null band, in one sentence (Markdown)."""
+    last = frame[frame.checkpoint == frame.checkpoint.max()]
+    parts = []
+    for row in last.itertuples():
+        end = "heaviest" if row.which == "top" else "lightest"
+        where = "inside" if row.null_low <= row.weight <= row.null_high else "outside"
+        parts.append(
+            f"the {row.instructions} {end} end at {row.weight:.2f} times uniform, "
+            f"{where} the null band [{row.null_low:.2f}, {row.null_high:.2f}]"
+        )
+    return "After training " + "; ".join(parts) + "."
+
+
+def judge_rates(frame: pd.DataFrame) -> pd.DataFrame:
+    """:func:`judge_quality` over the benchmarks, weighted by verdicts: one row per method and judge."""
+    columns = ["auc", "parse_failed", "abstained", "ties"]
+    weighted = frame[columns].mul(frame.n, axis=0).where(frame[columns].notna())
+    keys = [frame.method, frame.judge]
+    total = weighted.groupby(keys, sort=False).sum()
+    weight = frame[columns].notna().mul(frame.n, axis=0).groupby(keys, sort=False).sum()
+    return (total / weight).assign(n=frame.groupby(["method", "judge"], sort=False)["n"].sum()).reset_index()
