@@ -1,7 +1,7 @@
 """What a game teaches the tiny pool, over seeds and over pools: ``python benchmarks/learning.py --seeds 5``.
 
-Plays every method of parameters/tiny.yaml with seeds 0..N-1 on the embedded pool, and with seed 0 on each pool folder given
-(``make arena POOL_SEED=1`` builds one). Runs are shared with the notebooks, and resumed. Writes
+Plays every method of parameters/tiny.yaml with seeds 0..N-1 on the embedded pool, and with seed 0 on each pool folder
+given (``make arena POOL_SEED=1`` builds one). Runs are shared with the notebooks, and resumed. Writes
 figures/tiny/learning_*.{png,pdf,csv} and prints the readings.
 """
 

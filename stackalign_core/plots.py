@@ -63,9 +63,9 @@ def _names(methods: pd.Series) -> list[str]:
 
 def _spread(frame: pd.DataFrame) -> str:
     """What the intervals of a frame are over, as words for a label."""
-    over = frame.interval_over.iloc[0]
-    seeds = int(frame.seeds.iloc[0])
-    return f"95% t interval over {seeds} seeds" if over == "seeds" else "1 seed, 95% bootstrap over items"
+    n, items = int(frame.seeds.iloc[0]), int(frame.n_items.iloc[0])
+    over = str(frame.interval_over.iloc[0])
+    return f"1 seed, 95% bootstrap over {items} items" if over == "items" else f"95% t over {n} {over}; {items} items"
 
 
 def save(figure: Figure, frame: pd.DataFrame, folder: Path, name: str) -> Figure:
@@ -100,9 +100,7 @@ def gains(frame: pd.DataFrame) -> Figure:
         axes.axvline(0, color="black", linewidth=0.8)
         axes.set_yticks(y, _names(frame.method))
         axes.set_ylim(-0.5, len(frame) - 0.4)
-        axes.set_xlabel(
-            f"gain in pool-mean test accuracy (points)\n{_spread(frame)}; n = {frame.n_items.iloc[0]} items"
-        )
+        axes.set_xlabel(f"gain in pool-mean test accuracy (points)\n{_spread(frame)}", loc="right")
         axes.grid(axis="y", visible=False)
     return figure
 
@@ -158,7 +156,7 @@ def accuracy(frame: pd.DataFrame) -> Figure:
 def learning_curves(frame: pd.DataFrame) -> Figure:
     """Pool-mean validation accuracy against iterations of training (:func:`tables.learning_curves`)."""
     with mpl.rc_context(STYLE):
-        figure, axes = _figure(COLUMN, 2.6)
+        figure, axes = _figure(COLUMN, 2.8)
         for i, (method, part) in enumerate(frame.groupby("method", sort=False)):
             dashed = str(method).endswith("_judge")
             axes.plot(

@@ -106,7 +106,7 @@ def accuracy(runs: Sequence[Run]) -> pd.DataFrame:
 
 
 def learning_curves(runs: Sequence[Run]) -> pd.DataFrame:
-    """Pool-mean validation accuracy after each iteration. Columns: method, checkpoint, accuracy, low, high, seeds."""
+    """Pool-mean validation accuracy after each iteration. Columns: method, checkpoint, accuracy, low, high, …"""
     evals = evaluations(runs)
     rows = []
     for (method, checkpoint), group in evals[evals.split == "validation"].groupby(["method", "checkpoint"], sort=False):
@@ -121,6 +121,7 @@ def learning_curves(runs: Sequence[Run]) -> pd.DataFrame:
                 "high": interval.high,
                 "seeds": len(seeds),
                 "interval_over": interval.over,
+                "n_items": len(seeds[0]),
             }
         )
     return pd.DataFrame(rows)
