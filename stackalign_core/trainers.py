@@ -12,7 +12,6 @@ import gc
 import json
 import os
 import tempfile
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,6 @@ from unittest import mock
 
 import datasets
 import torch
-import transformers
 from datasets import Dataset
 from peft import LoraConfig as PeftLoraConfig
 from peft import PeftModel, get_peft_model
@@ -32,7 +30,7 @@ from trl import GRPOConfig as TrlGRPOConfig
 from trl import SFTConfig as TrlSFTConfig
 
 from stackalign_core.config import EngineConfig, GenerationConfig, LoraConfig, TrainingConfig
-from stackalign_core.engines.hf import device_of, load_base, load_tokenizer, render
+from stackalign_core.engines.hf import device_of, load_base, load_tokenizer, quiet_libraries, render
 from stackalign_core.pool import Member
 
 datasets.disable_progress_bars()
@@ -92,12 +90,9 @@ def _arguments(engine: EngineConfig, seed: int, output: str, **own: Any) -> dict
 @contextlib.contextmanager
 def _trainable(member: Member, lora: LoraConfig, engine: EngineConfig, seed: int) -> Iterator[tuple[Any, Any]]:
     """(model with its adapter ready to train, tokenizer); everything quiet, and torch's global generator put back."""
-    transformers.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
     if engine.threads:
         torch.set_num_threads(engine.threads)
-    with torch.random.fork_rng(), warnings.catch_warnings(), mock.patch.dict(os.environ, TQDM_DISABLE="1"):
-        warnings.simplefilter("ignore", FutureWarning)  # of the libraries among themselves
+    with torch.random.fork_rng(), quiet_libraries(), mock.patch.dict(os.environ, TQDM_DISABLE="1"):
         torch.manual_seed(seed % 2**63)
         base = load_base(member.base, engine)
         if member.adapter is not None:

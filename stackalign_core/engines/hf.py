@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -42,6 +43,17 @@ def load_tokenizer(base: Path) -> Any:
     return tokenizer
 
 
+@contextmanager
+def quiet_libraries() -> Iterator[None]:
+    """Without the libraries' progress bars and their warnings to each other; errors still come through."""
+    transformers.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        warnings.filterwarnings("ignore", "Adapter .* was active which is now deleted")
+        yield
+
+
 def load_base(base: Path, config: EngineConfig) -> Any:
     """The base model, in evaluation mode, on its device."""
     model = AutoModelForCausalLM.from_pretrained(base, dtype=getattr(torch, config.dtype))
@@ -64,8 +76,6 @@ class HFEngine:
     """See :class:`stackalign_core.engines.Engine`. One copy of each distinct base, one adapter slot per model."""
 
     def __init__(self, pool: Pool, config: EngineConfig) -> None:
-        transformers.logging.set_verbosity_error()
-        transformers.utils.logging.disable_progress_bar()
         if config.threads:
             torch.set_num_threads(config.threads)
         self.config, self.usage = config, Usage()
@@ -75,9 +85,10 @@ class HFEngine:
         self._bases: dict[Path, Any] = {}
         self._adapted: set[str] = set()
         self._rendered: dict[tuple[Path, str], list[int]] = {}
-        for base in dict.fromkeys(self._base_of.values()):
-            self._tokenizers[base] = load_tokenizer(base)
-            self._bases[base] = load_base(base, config)
+        with quiet_libraries():
+            for base in dict.fromkeys(self._base_of.values()):
+                self._tokenizers[base] = load_tokenizer(base)
+                self._bases[base] = load_base(base, config)
         for member in pool.members:
             self.load(member.name, member.adapter)
 
@@ -87,12 +98,13 @@ class HFEngine:
         self._adapted.discard(model)  # its slot stays: PEFT cannot run a network whose active adapter is gone
         if adapter is None:
             return
-        if not _has_adapters(network):
-            self._bases[base] = PeftModel.from_pretrained(network, str(adapter), adapter_name=slot)
-        else:
-            if slot in network.peft_config:
-                network.delete_adapter(slot)
-            network.load_adapter(str(adapter), adapter_name=slot)
+        with quiet_libraries():
+            if not _has_adapters(network):
+                self._bases[base] = PeftModel.from_pretrained(network, str(adapter), adapter_name=slot)
+            else:
+                if slot in network.peft_config:
+                    network.delete_adapter(slot)
+                network.load_adapter(str(adapter), adapter_name=slot)
         self._bases[base].eval()
         self._adapted.add(model)
 
