@@ -19,15 +19,17 @@ import pandas as pd
 from stackalign_core import leader as lead
 from stackalign_core import matching
 from stackalign_core.benchmarks import Data, Item, load_data
-from stackalign_core.config import ConfigError, RunConfig
+from stackalign_core.config import RunConfig
 from stackalign_core.engines import Engine, EngineError, Sampling
-from stackalign_core.judging import JUDGE_PROMPT, Verdict, aggregate, ask_judge, duel_score
+from stackalign_core.judging import JUDGE_PROMPT, Verdict, ask_judge
 from stackalign_core.leader import SCORE_MAX, SCORE_MIN
-from stackalign_core.pool import Pool, load_pool
+from stackalign_core.pool import Member, Pool, load_pool
 from stackalign_core.progress import Progress
 from stackalign_core.randomness import generator_at, seed_at
-from stackalign_core.reputation import Standing, after_duel, k_factor, vote_weights
+from stackalign_core.reputation import Standing, vote_weights
+from stackalign_core.rollouts import Rollouts
 from stackalign_core.runs import Run, RunError, Store, open_store, project_root, write_json, write_table
+from stackalign_core.settling import VERDICT_KEY, law_table, preference_pairs, settle, verdict_table
 
 if TYPE_CHECKING:
     from stackalign_core.trainers import TrainingLog
@@ -196,7 +198,7 @@ class Game:
         self._load(t)
         self.heard = {}
         given = answers[answers.error == ""].merge(schedule[["duel", "active", "opponent"]], on="duel", validate="m:1")
-        given = given.sort_values(["duel", "model", "sample"], kind="stable")
+        given = given.assign(second=given.model == given.opponent).sort_values(["duel", "second"], kind="stable")
         frames = []
         for judge in self.names:
             mine = given[(given.active != judge) & (given.opponent != judge)]
@@ -207,12 +209,12 @@ class Game:
 
             def ask(missing: pd.DataFrame, judge: str = judge, texts: dict[Any, str] = texts) -> pd.DataFrame:
                 asked = [(r.duel, r.model, r.sample, texts[r.duel, r.model]) for r in missing.itertuples()]
-                return _verdict_table(missing, self._verdicts(t, schedule, judge, asked))
+                return verdict_table(missing, self.verdicts(t, schedule, judge, asked))
 
             frames.append(self.store.rows(_where(t), "scores", judge, wanted, ask, self._settled(t)))
-        return pd.concat(frames, ignore_index=True) if frames else _verdict_table(_no_verdicts(), [])
+        return pd.concat(frames, ignore_index=True) if frames else verdict_table(pd.DataFrame(columns=VERDICT_KEY), [])
 
-    def _verdicts(
+    def verdicts(
         self, t: int, schedule: pd.DataFrame, judge: str, asked: Sequence[tuple[int, str, int, str]]
     ) -> list[Verdict]:
         """One verdict per (duel, combatant, sample, response), from the pool's judge or a control in its place."""
@@ -258,150 +260,40 @@ class Game:
         if not self._settled(t):
             standings, leader, _ = self.state_at(t)
             with self.store.spending(where, "update"):
-                duels, reputation, standings = self._settle(t, schedule, answers, scores, weights, standings)
-                lost = float(duels.outcome.isin(["void", "failed"]).mean())
-                if lost > self.config.judging.max_failed:
-                    kinds = duels.outcome.value_counts()
-                    raise RunError(
-                        f"iteration {t}: of {len(duels)} duels {kinds.get('void', 0)} are void (no opinion) "
-                        f"and {kinds.get('failed', 0)} failed (no answer), more than judging.max_failed = "
-                        f"{self.config.judging.max_failed}. Look at the raw texts in {self.store.folder / where}; "
-                        "mend the judges or the engine and start again: what failed is asked again, the rest is kept"
-                    )
+                duels, moves, standings = settle(schedule, answers, scores, weights, standings, self.config)
+                self._enough_settled(t, duels)
                 leader.update(
                     lead.Feedback(row.instruction, row.reward, row.propensity, self.names.index(row.active))
                     for row in duels.itertuples()
                     if not math.isnan(row.reward)
                 )
+                per_model = len(self.pool) if self.config.leader.kind == "exp3_per_model" else None
+                law = law_table(leader, t + 1, len(self.data.instructions), per_model)
+                questions = {k: item.question for k, item in enumerate(self.data.instructions)}
+                pairs = preference_pairs(duels, answers, questions, self.config.training.min_pair_gap)
             folder = self.store.folder / where
             write_table(folder / "duels.parquet", duels, ["iteration", "duel"])
-            write_table(folder / "reputation.parquet", reputation, ["iteration", "duel", "model"])
-            write_table(folder / "leader.parquet", self._law(t, leader), ["checkpoint", "active", "instruction"])
-            write_table(folder / "pairs.parquet", self._pairs(t, schedule, answers, duels), ["iteration", "duel"])
+            write_table(folder / "reputation.parquet", moves, ["iteration", "duel", "model"])
+            write_table(folder / "leader.parquet", law, ["checkpoint", "active", "instruction"])
+            write_table(folder / "pairs.parquet", pairs, ["iteration", "duel"])
             state = {"standings": [s.as_dict() for s in standings], "leader": leader.state(), "listed": listed}
             write_json(folder / "state.json", state)  # last: its presence settles the iteration
         if self.progress:
             self.progress.settled(t, self.store.read(f"{where}/duels"), scores)
         return self.store.read(f"{where}/pairs")
 
+    def _enough_settled(self, t: int, duels: pd.DataFrame) -> None:
+        void, failed = (int((duels.outcome == kind).sum()) for kind in ("void", "failed"))
+        if void + failed > self.config.judging.max_failed * len(duels):
+            raise RunError(
+                f"iteration {t}: of {len(duels)} duels {void} are void (no judge had an opinion) and {failed} failed "
+                f"(no answer), more than judging.max_failed = {self.config.judging.max_failed}. Look at the texts in "
+                f"{self.store.folder / _where(t)}; mend the judges or the engine and start again: what failed is "
+                "asked again, the rest is kept"
+            )
+
     def _settled(self, t: int) -> bool:
         return self.store.has(f"{_where(t)}/state.json")
-
-    def _settle(
-        self,
-        t: int,
-        schedule: pd.DataFrame,
-        answers: pd.DataFrame,
-        scores: pd.DataFrame,
-        weights: np.ndarray[Any, Any],
-        standings: list[Standing],
-    ) -> tuple[pd.DataFrame, pd.DataFrame, list[Standing]]:
-        """The duels' outcomes and the standings after them, in the duels' order."""
-        tau = lead.progress(t, self.config.iterations)
-        answered = set(answers.loc[answers.error == "", ["duel", "model"]].itertuples(index=False, name=None))
-        votes = {key: group for key, group in scores.groupby(["duel", "model"], sort=False)}
-        duels, moves = [], []
-        for row in schedule.itertuples():
-            sides = (row.active, row.opponent)
-            judges = [name for name in self.names if name not in sides]
-            w = weights[[self.names.index(name) for name in judges]]
-            tables = [_score_matrix(votes.get((row.duel, side)), judges) for side in sides]
-            abstained = tables[0][1] | tables[1][1]
-            result = duel_score(tables[0][0], tables[1][0], ~abstained, w, self.config.judging)
-            failed = any((row.duel, side) not in answered for side in sides)
-            a, b = result.score_a, result.score_b
-            outcome = (
-                "failed"
-                if failed
-                else "void"
-                if result.void
-                else "tie"
-                if a == b
-                else "active"
-                if a > b
-                else "opponent"
-            )
-            counts = outcome not in ("failed", "void")
-            duels.append(
-                {
-                    **{name: getattr(row, name) for name in schedule.columns},
-                    "score_active": a if counts else math.nan,
-                    "score_opponent": b if counts else math.nan,
-                    "outcome": outcome,
-                    "judges": len(judges),
-                    "parse_failed": int(sum(table[2] for table in tables)),
-                    "abstained": int(abstained.sum()),
-                    "rounds_active": result.rounds_a,
-                    "rounds_opponent": result.rounds_b,
-                    "reward": lead.reward(a, b, tau, self.config.leader) if counts else math.nan,
-                }
-            )
-            if counts:
-                i, j = (self.names.index(side) for side in sides)
-                before = standings[i], standings[j]
-                standings = list(standings)
-                standings[i], standings[j] = after_duel(*before, a, b, self.config.reputation)
-                for model, old, new in ((i, before[0], standings[i]), (j, before[1], standings[j])):
-                    moves.append(
-                        {
-                            "iteration": t,
-                            "duel": row.duel,
-                            "model": self.names[model],
-                            "reputation_before": old.reputation,
-                            "reputation": new.reputation,
-                            "delta": new.recent[-1],
-                            "deviation_before": old.deviation,
-                            "deviation": new.deviation,
-                            "updates": new.updates,
-                            "k_factor": k_factor(old.updates, self.config.reputation),
-                            "floored": new.reputation <= self.config.reputation.reputation_min,
-                        }
-                    )
-        columns = ["iteration", "duel", "model", "reputation_before", "reputation", "delta", "deviation_before"]
-        columns += ["deviation", "updates", "k_factor", "floored"]
-        return pd.DataFrame(duels), pd.DataFrame(moves, columns=columns), standings
-
-    def _law(self, t: int, leader: lead.Leader) -> pd.DataFrame:
-        """The leader's probabilities after this iteration, one row per instruction (and active model)."""
-        actives = range(len(self.pool)) if self.config.leader.kind == "exp3_per_model" else [-1]
-        laws = [leader.probabilities(max(a, 0)) for a in actives]
-        k = len(self.data.instructions)
-        return pd.DataFrame(
-            {
-                "checkpoint": t + 1,
-                "active": np.repeat(list(actives), k),
-                "instruction": np.tile(np.arange(k), len(laws)),
-                "probability": np.concatenate(laws),
-            }
-        )
-
-    def _pairs(self, t: int, schedule: pd.DataFrame, answers: pd.DataFrame, duels: pd.DataFrame) -> pd.DataFrame:
-        """Non-tied duels with different answers whose gap exceeds ``min_pair_gap`` (DPO's training data)."""
-        first = answers[answers["sample"] == 0]
-        texts = {(r.duel, r.model): r.text for r in first.itertuples()}
-        rows = []
-        for row in duels.itertuples():
-            if row.outcome not in ("active", "opponent"):
-                continue
-            winner, loser = (row.active, row.opponent) if row.outcome == "active" else (row.opponent, row.active)
-            gap = abs(row.score_active - row.score_opponent)
-            chosen, rejected = texts[row.duel, winner], texts[row.duel, loser]
-            if chosen == rejected or gap <= self.config.training.min_pair_gap:
-                continue
-            rows.append(
-                {
-                    "iteration": t,
-                    "duel": row.duel,
-                    "prompt": self._instruction(schedule, row.duel).question,
-                    "chosen": chosen,
-                    "rejected": rejected,
-                    "winner": winner,
-                    "loser": loser,
-                    "gap": gap,
-                }
-            )
-        columns = ["iteration", "duel", "prompt", "chosen", "rejected", "winner", "loser", "gap"]
-        return pd.DataFrame(rows, columns=columns)
 
     def train_dpo(self, t: int, pairs: pd.DataFrame) -> None:
         """Every model learns from all pairs of the iteration, whoever wrote them (section 7)."""
@@ -442,7 +334,7 @@ class Game:
             prompts = [(int(d), self._instruction(schedule, d).question) for d in fights.duel]
 
             def make(folder: Path, model: str = model, i: int = i, prompts: Any = prompts) -> None:
-                rollouts = _Rollouts(self, t, model, schedule, weights)
+                rollouts = Rollouts(self, t, model, schedule, weights)
                 result = None
                 if prompts:
                     result = train_grpo(
@@ -456,7 +348,7 @@ class Game:
                         folder,
                     )
                 rollouts.write(folder)
-                self._write_log(folder, t, model, result, "no duel")
+                self._write_log(folder, t, model, result, "no duel", without_reward=rollouts.without_reward)
 
             if not loaded and not self.store.has(f"{_where(t)}/train/{model}"):
                 self._load(t)  # the judges, as they are at the start of the iteration (D12)
@@ -469,15 +361,15 @@ class Game:
             for kind in ("answers", "scores")
         )
 
-    def _member_at(self, model: str, t: int) -> Any:
-        from stackalign_core.pool import Member
-
+    def _member_at(self, model: str, t: int) -> Member:
         return Member(model, self.pool[model].base, self.adapter_at(model, t))
 
     def _seed(self, t: int, model_index: int) -> int:
         return seed_at(self.config.seed, "train", t, model_index)
 
-    def _write_log(self, folder: Path, t: int, model: str, result: TrainingLog | None, otherwise: str) -> None:
+    def _write_log(
+        self, folder: Path, t: int, model: str, result: TrainingLog | None, otherwise: str, **more: int
+    ) -> None:
         """What training did; a model that had nothing to learn from says so and keeps its adapter."""
         if result is None:
             log.warning("iteration %d: %s is not trained: %s", t, model, otherwise)
@@ -486,7 +378,7 @@ class Game:
         steps = pd.DataFrame(result.steps).assign(iteration=t, model=model)
         write_table(folder / "log.parquet", steps, ["iteration", "model", "step"])
         facts = {"trained": True, "examples": result.examples, "dropped": result.dropped, "tokens": result.tokens}
-        write_json(folder / "training.json", facts)
+        write_json(folder / "training.json", {**facts, **more})
 
     def _report_loss(self, t: int, model: str) -> None:
         if self.progress and self.store.has(f"{_where(t)}/train/{model}/log.parquet"):
@@ -509,6 +401,9 @@ class Game:
     def _answers_to(self, model: str, checkpoint: int, split: str, items: Sequence[Item]) -> pd.DataFrame:
         greedy = Sampling(0.0, self.config.evaluation.max_new_tokens)
         completions = self.engine.generate(model, [item.question for item in items], [0] * len(items), greedy)
+        broken = [c.error for c in completions if c.error]
+        if broken:  # an item without a score would make every later number wrong
+            raise EngineError(f"{model} could not answer {len(broken)} of {len(items)} {split} items: {broken[0]}")
         return pd.DataFrame(
             {
                 "checkpoint": checkpoint,
@@ -518,10 +413,7 @@ class Game:
                 "item": [item.id for item in items],
                 "level": [item.level for item in items],
                 "response": [c.text for c in completions],
-                "score": [
-                    math.nan if c.error else self.data.score(item, c.text)
-                    for item, c in zip(items, completions, strict=True)
-                ],
+                "score": [self.data.score(item, c.text) for item, c in zip(items, completions, strict=True)],
             }
         )
 
@@ -544,82 +436,9 @@ class Game:
         return self.data.instructions[int(schedule.instruction.iloc[duel])]
 
 
-class _Rollouts:
-    """Scores a model's completions during GRPO, and keeps them for the tables."""
-
-    def __init__(self, game: Game, t: int, model: str, schedule: pd.DataFrame, weights: np.ndarray[Any, Any]) -> None:
-        self.game, self.t, self.model, self.schedule, self.weights = game, t, model, schedule, weights
-        self.answers: list[dict[str, Any]] = []
-        self.scores: list[pd.DataFrame] = []
-        self.samples: dict[int, int] = {}
-
-    def reward(self, duels: Sequence[int], completions: Sequence[str]) -> list[float | None]:
-        """(s - 1) / 9 with s from Eq. 8 over the duel's judges; None where no judge has an opinion."""
-        names = self.game.names
-        rows: list[dict[str, Any]] = []
-        for duel, text in zip(duels, completions, strict=True):
-            sample = self.samples.get(duel, 0)
-            self.samples[duel] = sample + 1
-            rows.append({"iteration": self.t, "duel": duel, "model": self.model, "sample": sample, "text": text})
-        self.answers += [{**row, "error": ""} for row in rows]
-        matrix = np.full((len(names), len(rows)), math.nan)
-        for k, judge in enumerate(names):
-            mine = [n for n, row in enumerate(rows) if judge not in self._sides(row["duel"])]
-            if not mine:
-                continue
-            asked = [(rows[n]["duel"], self.model, rows[n]["sample"], rows[n]["text"]) for n in mine]
-            verdicts = self.game._verdicts(self.t, self.schedule, judge, asked)
-            matrix[k, mine] = [verdict.score for verdict in verdicts]
-            keys = pd.DataFrame([{key: rows[n][key] for key in ("iteration", "duel", "model", "sample")} for n in mine])
-            self.scores.append(_verdict_table(keys.assign(judge=judge), verdicts))
-        means = [aggregate(column, self.weights) for column in matrix.T]
-        return [None if math.isnan(s) else (s - SCORE_MIN) / (SCORE_MAX - SCORE_MIN) for s in means]
-
-    def _sides(self, duel: int) -> tuple[str, str]:
-        return self.schedule.active.iloc[duel], self.schedule.opponent.iloc[duel]
-
-    def write(self, folder: Path) -> None:
-        columns = ["iteration", "duel", "model", "sample", "text", "error"]
-        answers = pd.DataFrame(self.answers, columns=columns)
-        scores = pd.concat(self.scores, ignore_index=True) if self.scores else _verdict_table(_no_verdicts(), [])
-        write_table(folder / "answers.parquet", answers, columns[:4])
-        write_table(folder / "scores.parquet", scores, [*columns[:4], "judge"])
-
-
 def _where(t: int) -> str:
     return f"iter-{t:02d}"
 
 
 def _reputations(standings: Sequence[Standing]) -> np.ndarray[Any, Any]:
     return np.array([standing.reputation for standing in standings])
-
-
-def _no_verdicts() -> pd.DataFrame:
-    return pd.DataFrame(columns=["iteration", "duel", "model", "sample", "judge"])
-
-
-def _verdict_table(keys: pd.DataFrame, verdicts: Sequence[Verdict]) -> pd.DataFrame:
-    return keys.assign(
-        status=[v.status for v in verdicts],
-        score=[v.score for v in verdicts],
-        raw=[v.raw for v in verdicts],
-        truncated=[v.truncated for v in verdicts],
-        error=[v.error for v in verdicts],
-    )
-
-
-def _score_matrix(votes: pd.DataFrame | None, judges: Sequence[str]) -> tuple[Any, Any, int]:
-    """(scores (judges, samples), NaN where there is none; abstained (judges,); number of parse failures)."""
-    samples = 1 if votes is None else int(votes["sample"].max()) + 1
-    scores = np.full((len(judges), samples), math.nan)
-    abstained = np.zeros(len(judges), bool)
-    if votes is None:
-        return scores, ~abstained, 0
-    row_of = {judge: i for i, judge in enumerate(judges)}
-    for judge, sample, status, score in zip(votes.judge, votes["sample"], votes.status, votes.score, strict=True):
-        scores[row_of[judge], sample] = score
-        abstained[row_of[judge]] |= status == "abstained"
-    return scores, abstained, int((votes.status == "parse_failed").sum())
-
-
-__all__ = ["ConfigError", "Game", "play"]

@@ -69,14 +69,18 @@ def _sync_folder(folder: Path) -> None:
 
 
 @contextmanager
-def _replacing(file: Path) -> Iterator[Path]:
-    """A scratch path beside ``file`` that takes its place when the block ends well, and vanishes when it does not."""
+def _replacing(file: Path, durable: bool = True) -> Iterator[Path]:
+    """A scratch path beside ``file`` that takes its place when the block ends well, and vanishes when it does not.
+
+    ``durable`` waits for the disk, so that the file survives a power cut as well as a kill.
+    """
     scratch = file.with_name(f".{file.name}.tmp")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         yield scratch
-        with scratch.open("rb+") as stream:
-            os.fsync(stream.fileno())
+        if durable:
+            with scratch.open("rb+") as stream:
+                os.fsync(stream.fileno())
         scratch.replace(file)
     except OSError as error:
         scratch.unlink(missing_ok=True)
@@ -93,9 +97,9 @@ def _disk_error(path: Path, error: OSError) -> RunError:
     )
 
 
-def write_json(file: Path, value: Any) -> None:
+def write_json(file: Path, value: Any, durable: bool = True) -> None:
     """Write JSON atomically."""
-    with _replacing(file) as scratch:
+    with _replacing(file, durable) as scratch:
         scratch.write_text(json.dumps(value, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 
@@ -160,7 +164,7 @@ class Store:
         ask: Callable[[pd.DataFrame], pd.DataFrame],
         settled: bool,
     ) -> pd.DataFrame:
-        """One answer per row of ``wanted``; rows that failed before are asked again until the iteration is settled.
+        """One answer per row of ``wanted``; rows missing or failed before are asked for until the iteration is settled.
 
         Args:
             wanted: the key columns of the table, in the order of its rows.
@@ -168,20 +172,23 @@ class Store:
         """
         key = list(wanted.columns)
         path = f"{where}/{phase}/{model}"
-        missing, old = wanted, None
-        if self.has(f"{path}.parquet"):
+        exists = self.has(f"{path}.parquet")
+        if exists and settled:
+            return self.read(path)
+        missing = wanted
+        if exists:
             old = self.read(path)
-            failed = old["error"] != ""
-            if settled or not failed.any():
+            kept = old[old["error"] == ""]
+            there = pd.MultiIndex.from_frame(wanted).isin(pd.MultiIndex.from_frame(kept[key]))
+            missing = wanted[~there]
+            if missing.empty and len(kept) == len(old):
                 return old
-            missing = old.loc[failed, key]
-        if old is None or len(missing):
-            with self.spending(where, phase, model):
-                frame = ask(missing)
-            if old is not None:
-                log.info("%s/%s of %s: asked again for %d rows that had failed", where, phase, model, len(missing))
-                frame = wanted.merge(pd.concat([old[old["error"] == ""], frame]), on=key, how="left", validate="1:1")
-            write_table(self.folder / f"{path}.parquet", frame, key)
+            log.info("%s/%s of %s: %d rows are asked for again", where, phase, model, len(missing))
+        with self.spending(where, phase, model):
+            frame = ask(missing.reset_index(drop=True)) if len(missing) else missing
+        if exists:
+            frame = wanted.merge(pd.concat([kept, frame]), on=key, how="left", validate="1:1")
+        write_table(self.folder / f"{path}.parquet", frame, key)
         return self.read(path)
 
     def folder_of(self, where: str, phase: str, model: str, make: Callable[[Path], None]) -> Path:
@@ -210,7 +217,8 @@ class Store:
     @contextmanager
     def spending(self, where: str, phase: str, model: str = "") -> Iterator[None]:
         """Measures a phase: calls, tokens, seconds in the engine, wall seconds, peak memory of the process so far."""
-        write_json(self.folder / "state.json", {"status": "running", "where": where, "phase": phase, "model": model})
+        state = {"status": "running", "where": where, "phase": phase, "model": model}
+        write_json(self.folder / "state.json", state, durable=False)
         self.on_phase(phase, model)
         before, start = Usage(**vars(self.usage)), time.perf_counter()
         yield
@@ -225,6 +233,7 @@ class Store:
                 "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
                 **spent,
             },
+            durable=False,
         )
 
     def finish(self) -> None:

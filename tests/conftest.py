@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import zlib
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -118,7 +119,7 @@ def failed(reason="connection refused"):
 
 
 class FakeTrainers:
-    """Writes a folder that tells what it was trained on. ``rewards`` keeps what GRPO earned; ``fail`` makes it raise."""
+    """Writes what it was trained on. ``rewards`` keeps what GRPO earned, ``fail`` gives a model's exception."""
 
     def __init__(self):
         self.trained, self.rewards, self.fail = [], {}, lambda model: None
@@ -149,11 +150,18 @@ class FakeTrainers:
 
 
 @pytest.fixture
+def fast_disk(monkeypatch):
+    """Files need not survive a power cut in tests of the game."""
+    monkeypatch.setattr("os.fsync", lambda descriptor: None)
+
+
+@pytest.fixture
 def trainers(monkeypatch):
     return install_fakes(monkeypatch)
 
 
 def install_fakes(monkeypatch):
+    """Let the game train with :class:`FakeTrainers`."""
     from stackalign_core import trainers as real
 
     fakes = FakeTrainers()
@@ -184,6 +192,11 @@ def season(run):
     """A run's tables, as one dictionary (to compare two runs that should agree)."""
     kinds = ["instructions", "schedule", "answers", "scores", "duels", "reputation", "leader", "pairs", "evals"]
     return {kind: getattr(run, kind) for kind in [*kinds, "training", "selected"]}
+
+
+def in_memory(run):
+    """The run with its tables read once, for tests that go through them row by row."""
+    return SimpleNamespace(**season(run), folder=run.folder, config=run.config, models=run.models)
 
 
 def starts(run, iteration):

@@ -13,7 +13,7 @@ from peft import PeftModel
 from scipy import stats
 from tokenizers import AddedToken
 from tokenizers.processors import TemplateProcessing
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
 from stackalign_core.arena.pretrain import make_model, make_tokenizer
 from stackalign_core.benchmarks import load_benchmark, load_data
@@ -137,6 +137,7 @@ def test_e14_greedy_is_what_transformers_generates_alone(engine, alone, question
 
 @pytest.mark.parametrize("model", ["llama-a", "qwen-a", "neox-a"])
 def test_e14_sampled_texts_depend_on_neither_batch_size_nor_order(engine, batches, questions, model):
+    questions = questions[::2]
     seeds = [seed_at(1, "test", i) for i in range(len(questions))]
     batches(1)
     single = engine.generate(model, questions, seeds, WARM)
@@ -161,7 +162,7 @@ def test_e14_equal_prompts_with_different_seeds_get_different_answers(engine, qu
 coordinates = st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(0, 99), st.integers(0, 9))
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=60, deadline=None, derandomize=True)
 @given(st.lists(coordinates, min_size=2, max_size=20, unique=True))
 def test_e6_seeds_differ_whenever_a_coordinate_does(places):
     seeds = [seed_at(seed, "answer", *rest) for seed, *rest in places]
@@ -368,7 +369,7 @@ def first_tokens(engine, alone, model, prompt, n, temperature, top_p):
     [("llama-a", 0.7, 0.9), ("llama-a", 2.5, 1.0), ("qwen-a", 3.0, 0.8), ("neox-a", 3.0, 0.5)],
 )
 def test_first_tokens_follow_temperature_and_top_p(engine, alone, batches, model, temperature, top_p):
-    n = 2000
+    n = 1500
     batches(500)
     counts, expected = first_tokens(engine, alone, model, "Reverse: ahdcb", n, temperature, top_p)
     excluded = {kind for kind, p in expected.items() if p == 0}
@@ -425,10 +426,10 @@ def some_verdicts(questions, n):
 
 @pytest.mark.parametrize("model", ["llama-a", "qwen-a", "neox-a"])
 def test_choice_logprobs_agree_with_one_full_pass_per_token(engine, alone, questions, model):
-    prompts = some_verdicts([q for q in questions if len(q) < 40], 12)
+    prompts = some_verdicts([q for q in questions if len(q) < 40], 6)
     mine = engine.choice_logprobs(model, prompts, SCORE_PREFIX, CHOICES)
     expected = np.array([alone[model].choice_log_p(p, SCORE_PREFIX, CHOICES) for p in prompts])
-    assert mine.shape == (12, 10)
+    assert mine.shape == (6, 10)
     assert np.abs(mine - expected).max() < 1e-5
     assert np.exp(mine).sum(1) == pytest.approx(1, abs=0.05), "the arena's judges put nearly all mass on the scores"
 
@@ -444,17 +445,24 @@ def test_choice_logprobs_do_not_depend_on_the_batch(engine, batches, questions):
     assert np.abs(reverse - single).max() < 1e-5
 
 
-def untrained(folder, extra=()):
+def gpt2(tokenizer):
+    ends = {"bos_token_id": None, "eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
+    return GPT2LMHeadModel(
+        GPT2Config(vocab_size=len(tokenizer), n_positions=256, n_embd=32, n_layer=2, n_head=2, **ends)
+    )
+
+
+def untrained(folder, extra=(), model=lambda tokenizer: make_model("llama", tokenizer)):
     """A pool of three members on one untrained base without adapters, whose tokenizer has more whole tokens."""
     tokenizer = make_tokenizer("llama")
     tokenizer.add_tokens([AddedToken(token, special=False, normalized=False) for token in extra])
     torch.manual_seed(3)
-    model = make_model("llama", tokenizer)
+    network = model(tokenizer)
     with torch.no_grad():
-        for parameter in model.parameters():
+        for parameter in network.parameters():
             parameter.mul_(2)  # else every token is equally likely
     base = folder / "base"
-    model.save_pretrained(base)
+    network.save_pretrained(base)
     tokenizer.save_pretrained(base)
     return Pool(folder, tuple(Member(f"m{i}", base, None) for i in range(3)), "0" * 64)
 
@@ -469,6 +477,17 @@ def test_choice_logprobs_for_other_vocabularies(tmp_path, extra):
     expected = np.array([reference.choice_log_p(p, SCORE_PREFIX, CHOICES) for p in prompts])
     assert np.abs(mine - expected).max() < 1e-5
     assert np.ptp(mine) > 0.5
+
+
+def test_e14_padding_does_not_shift_absolute_positions(tmp_path):
+    """Rotary positions are relative, so the arena's models would not notice; a GPT-2 does."""
+    pool = untrained(tmp_path, model=gpt2)
+    reference, engine = Alone(pool["m0"], adapter=False), new_engine(pool)
+    prompts = ["x", "Sort: hgfedcba"]
+    mine = engine.choice_logprobs("m0", prompts, SCORE_PREFIX, CHOICES)
+    expected = np.array([reference.choice_log_p(p, SCORE_PREFIX, CHOICES) for p in prompts])
+    assert np.abs(mine - expected).max() < 1e-5
+    assert texts(engine.generate("m0", prompts, [0, 0], GREEDY)) == [reference.greedy(p, 10) for p in prompts]
 
 
 def test_choice_logprobs_with_several_chains_of_forks(tmp_path):

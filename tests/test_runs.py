@@ -374,7 +374,7 @@ def test_an_instruction_longer_than_the_context_is_refused_before_an_engine(
     settings = {"instructions": None, "generation": {"max_new_tokens": 12}, "judging": {"max_new_tokens": 8}}
     settings["training"] = {"grpo": {"max_completion": 12, "batch_size": 8}}
     seed = next(s for s in range(9) if any(len(i.question) > 99 for i in load(s)))
-    with pytest.raises(ConfigError, match="'dev 3 aaa.* exceed its context of"):
+    with pytest.raises(ConfigError, match=r"'dev 3 aaa.* exceed its context of"):
         play(small(method, seed, **settings), tmp_path)
 
 

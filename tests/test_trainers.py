@@ -1,4 +1,4 @@
-"""Training through the real TRL on the arena's bases: what is trained, what is saved, and what happens when it fails."""
+"""Training through the real TRL on the arena's bases: what is trained, saved, and refused."""
 
 import hashlib
 import json
@@ -9,7 +9,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
+import threading
 from pathlib import Path
 
 import pytest
@@ -26,10 +26,12 @@ from stackalign_core.judging import SCORE_PREFIX
 from stackalign_core.pool import Member, Pool, load_pool
 from stackalign_core.trainers import PreferencePair, TrainingError, tokenized_pairs, train_dpo, train_grpo, train_sft
 
+ROOT = Path(__file__).parent.parent
 POOL = load_pool("arena")
 LLAMA, QWEN, NEOX = (POOL[name] for name in ("llama-a", "qwen-a", "neox-a"))
 ENGINE = EngineConfig(device="cpu", threads=1)
 LORA = LoraConfig(rank=4, alpha=8, dropout=0.1)
+EVERYWHERE = LoraConfig(rank=4, alpha=8, targets="all-linear")
 CONFIG = TrainingConfig(
     lora=LORA,
     dpo=DPOConfig(learning_rate=1e-2, batch_size=4, accumulation=1, max_length=64),
@@ -50,14 +52,14 @@ def dpo(member, output, pairs=PAIRS, config=CONFIG, seed=1):
 
 
 def grpo(member, output, prompts=((0, PROMPTS[0]), (1, PROMPTS[1])), reward=None, config=CONFIG, seed=1):
-    reward = reward or (lambda duels, texts: [len(text) / 10 for text in texts])
+    reward = reward or (lambda duels, texts: [i % 2 for i in range(len(texts))])
     return train_grpo(member, list(prompts), reward, config, WARM, ENGINE, seed, output)
 
 
-def sft(member, output, examples=None, seed=1, **changes):
+def sft(member, output, examples=None, seed=1, lora=LORA, **changes):
     examples = examples or [(pair.prompt, pair.chosen) for pair in PAIRS]
     settings = {"learning_rate": 1e-2, "batch_size": 4, **changes}
-    return train_sft(member, examples, LORA, ENGINE, seed, output, **settings)
+    return train_sft(member, examples, lora, ENGINE, seed, output, **settings)
 
 
 def bytes_of(folder):
@@ -152,8 +154,7 @@ def test_t2_the_reference_of_an_expert_is_the_expert(tmp_path, member):
 
 @pytest.mark.parametrize("member", [LLAMA, QWEN, NEOX], ids=["llama", "qwen3", "neox"])
 def test_t3_two_rounds_reload_to_the_trained_logits(tmp_path, spied, member):
-    lora = LoraConfig(rank=4, alpha=8, targets="all-linear")
-    config = CONFIG.model_copy(update={"lora": lora})
+    config = CONFIG.model_copy(update={"lora": EVERYWHERE})
     at = plain(member)
     for r in range(2):
         dpo(at, tmp_path / str(r), pairs=PAIRS[:4], config=config, seed=r)
@@ -187,20 +188,19 @@ def test_t3_the_engine_speaks_as_the_trained_model(tmp_path, spied):
 def saved(tmp_path_factory):
     """One folder per algorithm, trained without any network."""
     folder = tmp_path_factory.mktemp("saved")
-    attempts = []
+    asked = []
 
-    class NoSocket(socket.socket):
-        def connect(self, *args):
-            attempts.append(args)
-            raise OSError("no network in this test")
+    def no_network(host, *args, **_):
+        if threading.current_thread() is threading.main_thread():  # TRL's telemetry has a thread of its own
+            asked.append(host)
+        raise OSError("no network in this test")
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(socket, "socket", NoSocket)
-        patched.setattr(socket, "getaddrinfo", lambda *args, **_: attempts.append(args) or [])
+        patched.setattr(socket, "getaddrinfo", no_network)
         dpo(LLAMA, folder / "dpo", pairs=PAIRS[:4])
         grpo(QWEN, folder / "grpo")
-        sft(plain(NEOX), folder / "sft", examples=[("Add: 1 + 2", "3")])
-    return {"dpo": (LLAMA, folder / "dpo"), "grpo": (QWEN, folder / "grpo"), "sft": (NEOX, folder / "sft")}, attempts
+        sft(plain(NEOX), folder / "sft", examples=[("Add: 1 + 2", "3")], lora=EVERYWHERE)
+    return {"dpo": (LLAMA, folder / "dpo"), "grpo": (QWEN, folder / "grpo"), "sft": (NEOX, folder / "sft")}, asked
 
 
 @pytest.mark.parametrize("algorithm", ["dpo", "grpo", "sft"])
@@ -367,8 +367,7 @@ def test_t12_a_group_that_does_not_fill_a_batch_is_refused_without_torch():
         "    print(error)\n"
         "print('torch' in sys.modules)"
     )
-    root = Path(__file__).parent.parent
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=root)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     message, loaded = done.stdout.splitlines()
     assert re.search(r"group_size \(3\).*batch_size", message)
     assert loaded == "False"
@@ -435,6 +434,13 @@ def test_a_model_without_adapter_gets_the_configured_one(tmp_path, targets, modu
     assert ranks == {3}
 
 
+def test_targets_a_base_lacks_are_an_error_that_names_the_model(tmp_path):
+    """The default targets are Llama's and Qwen's names; a NeoX base has none of them."""
+    with pytest.raises(TrainingError, match="plain"):
+        dpo(plain(NEOX), tmp_path / "a", pairs=PAIRS[:4])
+    assert not (tmp_path / "a").exists()
+
+
 def test_a_members_own_adapter_keeps_its_rank(tmp_path):
     dpo(LLAMA, tmp_path / "a", pairs=PAIRS[:4])
     theirs, mine = ({n: t.shape for n, t in weights_of(f).items()} for f in (LLAMA.adapter, tmp_path / "a"))
@@ -474,16 +480,13 @@ def test_two_processes_write_the_same_bytes(tmp_path):
         "train_sft(Member('m', ARENA / 'bases/llama', None), [('Add: 1 + 2', '3')], lora,\n"
         "    EngineConfig(device='cpu', threads=1), 5, Path(sys.argv[1]), learning_rate=1e-3, batch_size=1)"
     )
-    root = Path(__file__).parent.parent
-
-    def run(salt):
-        command = [sys.executable, "-W", "ignore", "-c", code, str(tmp_path / salt)]
-        subprocess.run(command, check=True, cwd=root, env={**os.environ, "PYTHONHASHSEED": salt}, capture_output=True)
-        return bytes_of(tmp_path / salt)
-
-    with ThreadPoolExecutor(2) as both:
-        one, other = both.map(run, ["1", "4"])
-    assert one == other
+    environment = {**os.environ, "PYTHONHASHSEED": "4"}
+    command = [sys.executable, "-W", "ignore", "-c", code, str(tmp_path / "there")]
+    subprocess.run(command, check=True, cwd=ROOT, env=environment, capture_output=True)
+    lora = LoraConfig(rank=2, alpha=2, targets=["q_proj", "k_proj", "v_proj", "o_proj", "up_proj"])
+    member = Member("m", LLAMA.base, None)
+    train_sft(member, [("Add: 1 + 2", "3")], lora, ENGINE, 5, tmp_path / "here", learning_rate=1e-3, batch_size=1)
+    assert bytes_of(tmp_path / "here") == bytes_of(tmp_path / "there")
 
 
 # A loss that is not a number
@@ -616,7 +619,7 @@ def test_grpo_makes_a_rewarded_answer_more_likely(tmp_path):
 
 def test_dpo_widens_the_margin_of_the_chosen(tmp_path):
     dpo(LLAMA, tmp_path / "a")
-    for pair in PAIRS[:3]:
+    for pair in PAIRS[:2]:
         before, after = (
             answer_log_p(LLAMA, folder, pair.prompt, pair.chosen)
             - answer_log_p(LLAMA, folder, pair.prompt, pair.rejected)

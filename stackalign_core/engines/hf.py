@@ -83,7 +83,8 @@ class HFEngine:
         self._slot = {m.name: f"member{i}" for i, m in enumerate(pool.members)}  # PEFT forbids dots in names
         self._tokenizers: dict[Path, Any] = {}
         self._bases: dict[Path, Any] = {}
-        self._adapted: set[str] = set()
+        self._speaks_with: dict[str, Path | None] = dict.fromkeys(self._base_of)
+        """The adapter each model has loaded; an adapter folder never changes once it is there."""
         self._rendered: dict[tuple[Path, str], list[int]] = {}
         with quiet_libraries():
             for base in dict.fromkeys(self._base_of.values()):
@@ -95,7 +96,9 @@ class HFEngine:
     def load(self, model: str, adapter: Path | None) -> None:
         base, slot = self._base_of[model], self._slot[model]
         network = self._bases[base]
-        self._adapted.discard(model)  # its slot stays: PEFT cannot run a network whose active adapter is gone
+        if self._speaks_with[model] == adapter:
+            return
+        self._speaks_with[model] = None  # its slot stays: PEFT cannot run a network whose active adapter is gone
         if adapter is None:
             return
         with quiet_libraries():
@@ -106,7 +109,7 @@ class HFEngine:
                     network.delete_adapter(slot)
                 network.load_adapter(str(adapter), adapter_name=slot)
         self._bases[base].eval()
-        self._adapted.add(model)
+        self._speaks_with[model] = adapter
 
     def generate(
         self, model: str, prompts: Sequence[str], seeds: Sequence[int], sampling: Sampling
@@ -220,7 +223,7 @@ class HFEngine:
     def _speaking(self, model: str) -> Iterator[Any]:
         """The model's network with its own adapter switched on; times the calls, and names a lack of memory."""
         network = self._bases[self._base_of[model]]
-        adapted = model in self._adapted
+        adapted = self._speaks_with[model] is not None
         silenced = _has_adapters(network) and not adapted
         start = time.perf_counter()
         try:
