@@ -1,8 +1,8 @@
 """What a game teaches the tiny pool, over seeds and over pools: ``python benchmarks/learning.py --seeds 5``.
 
-Plays every method of parameters/tiny.yaml with seeds 0..N-1 on the embedded pool, and with seed 0 on each pool folder
-given (``make arena POOL_SEED=1`` builds one). Runs are shared with the notebooks, and resumed. Writes
-figures/tiny/learning_*.{png,pdf,csv} and prints the readings.
+Plays every method of parameters/tiny.yaml with seeds 0..N-1 on the embedded pool; or, with --pools, with seed 0 on the
+embedded pool and on each pool folder given (``make arena POOL_SEED=1`` builds one). Runs are shared with the notebooks,
+and resumed. Writes figures/tiny/learning_*.{png,pdf,csv} and prints the readings.
 """
 
 from __future__ import annotations
@@ -47,19 +47,22 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--pools", type=Path, nargs="*", default=[], help="folders of other pools")
     parser.add_argument("--methods", nargs="+", choices=METHODS, help="only play these, report nothing")
+    parser.add_argument("--models", nargs="+", help="the models that play on every pool of --pools")
     args = parser.parse_args()
     profile = load_profile(project_root() / "parameters" / "tiny.yaml")
     methods = args.methods or profile.methods
-    runs = [play(profile.run(method, seed)) for seed in range(args.seeds) for method in methods]
-    elsewhere = {pool: [play(profile.run(m, 0, pool=str(pool.resolve()))) for m in methods] for pool in args.pools}
-    if args.methods:
-        return
-    report(runs, "seeds", "seeds")
     if args.pools:
-        pools = [run for run in runs if run.config.seed == 0]
-        for i, played in enumerate(elsewhere.values(), 1):  # a pool stands where a seed stood
-            pools += [_as_seed(run, i) for run in played]
-        report(pools, "pools", "pools")
+        models = args.models or profile.models
+        runs = []
+        for number, pool in enumerate(["arena", *(str(path.resolve()) for path in args.pools)]):
+            played = [play(profile.run(method, 0, pool=pool, models=models)) for method in methods]
+            runs += [_as_seed(run, number) for run in played]  # a pool stands where a seed stood
+        name, over = "pools", "pools"
+    else:
+        runs = [play(profile.run(method, seed)) for seed in range(args.seeds) for method in methods]
+        name, over = "seeds", "seeds"
+    if not args.methods:
+        report(runs, name, over)
 
 
 def _as_seed(run: Run, number: int) -> Run:

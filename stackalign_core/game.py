@@ -353,13 +353,25 @@ class Game:
             if not loaded and not self.store.has(f"{_where(t)}/train/{model}"):
                 self._load(t)  # the judges, as they are at the start of the iteration (D12)
                 loaded = True
+            known = self.store.has(f"{_where(t)}/train/{model}")
             self.store.folder_of(_where(t), "train", model, make)
+            if known:
+                self._recall(t, schedule, model)
             self._report_loss(t, model)
         parts = [f"{_where(t)}/train/{model}" for model in self.names]
         return tuple(  # type: ignore[return-value]
             pd.concat([self.store.read(f"{part}/{kind}") for part in parts], ignore_index=True)
             for kind in ("answers", "scores")
         )
+
+    def _recall(self, t: int, schedule: pd.DataFrame, model: str) -> None:
+        """Hear again what the judges said while a model was trained, so that a resumed iteration asks no more (D12)."""
+        folder = f"{_where(t)}/train/{model}"
+        keys = ["iteration", "duel", "model", "sample"]
+        said = self.store.read(f"{folder}/scores").merge(self.store.read(f"{folder}/answers")[[*keys, "text"]], on=keys)
+        for row in said[said.status != "abstained"].itertuples():
+            key = (row.judge, self._instruction(schedule, row.duel).question, row.text)
+            self.heard[key] = Verdict(row.status, row.score, row.raw, row.truncated, row.error)
 
     def _member_at(self, model: str, t: int) -> Member:
         return Member(model, self.pool[model].base, self.adapter_at(model, t))

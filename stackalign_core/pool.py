@@ -92,6 +92,8 @@ def load_pool(pool: str | Path, models: Sequence[str] | None = None) -> Pool:
     if len(by_name) < len(entries):
         raise PoolError(f"{folder / 'pool.yaml'}: two models have the same name; every name must be different")
     wanted = list(by_name) if models is None else list(models)
+    if len(set(wanted)) < len(wanted):
+        raise PoolError(f"{folder}: models {', '.join(wanted)}: one is named twice; every name must be different")
     unknown = [name for name in wanted if name not in by_name]
     if unknown:
         raise PoolError(f"{folder}: no model {', '.join(unknown)}; it has {', '.join(by_name)}")
@@ -158,6 +160,8 @@ def tensor_shapes(file: Path, model: str) -> dict[str, list[int]]:
             header: dict[str, Any] = json.loads(stream.read(length))
         except ValueError:
             raise broken from None
+    if not isinstance(header, dict):
+        raise broken
     header.pop("__metadata__", None)
     end = max((entry["data_offsets"][1] for entry in header.values()), default=0)
     if 8 + length + end != size:

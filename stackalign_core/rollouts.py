@@ -1,4 +1,4 @@
-"""What happens to a model's completions during GRPO: its peers score them online, and the tables keep them (D12, D13)."""
+"""A model's completions during GRPO: its peers score them online, and the tables keep them (D12, D13)."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ class Rollouts:
             )
         if self.without_reward > limit * n:
             raise RunError(
-                f"iteration {self.t}: {self.without_reward} of {n} completions of {self.model} have no reward (no judge "
-                f"had an opinion), more than judging.max_failed = {limit}; mend the judges and start again: "
+                f"iteration {self.t}: {self.without_reward} of {n} completions of {self.model} have no reward (no "
+                f"judge had an opinion), more than judging.max_failed = {limit}; mend the judges and start again: "
                 f"{self.model} is trained anew, the models before it are kept"
             )
         columns = ["iteration", "duel", "model", "sample", "text", "error"]

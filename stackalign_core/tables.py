@@ -27,13 +27,19 @@ def evaluations(runs: Iterable[Run]) -> pd.DataFrame:
     return evals
 
 
-def _pivot(frame: pd.DataFrame) -> Any:
-    """(seeds, items) table of the pool-mean score; every seed must have met the same items."""
-    keys = ["seed", "benchmark", "item"]
-    table = frame.groupby(keys)["score"].mean().unstack(["benchmark", "item"])
-    if table.isna().any().any():
+def _pivot(frame: pd.DataFrame) -> pd.DataFrame:
+    """Pool-mean score, a row per seed and a column per item; every model of every seed must have met every item."""
+    full = frame.pivot(index=["seed", "model"], columns=["benchmark", "item"], values="score").sort_index(axis=1)
+    if full.isna().any().any():
         raise ValueError("the runs compared were not evaluated on the same items")
-    return table.to_numpy()
+    return full.groupby(level="seed").mean()
+
+
+def _difference(a: pd.DataFrame, b: pd.DataFrame) -> Any:
+    """a - b as a (seeds, items) array, paired by seed and item."""
+    if not (a.index.equals(b.index) and a.columns.equals(b.columns)):
+        raise ValueError("the runs compared were not evaluated on the same items, or have other seeds")
+    return (a - b).to_numpy()
 
 
 def gains(runs: Sequence[Run]) -> pd.DataFrame:
@@ -47,13 +53,13 @@ def gains(runs: Sequence[Run]) -> pd.DataFrame:
     for method, group in test.groupby("method", sort=False):
         first = _pivot(group[group.checkpoint == group.checkpoint.min()])
         last = _pivot(group[group.checkpoint == group.checkpoint.max()])
-        gain = mean_interval(last - first)
+        gain = mean_interval(_difference(last, first))
         rows.append(
             {
                 "method": method,
                 "seeds": len(first),
-                "before": first.mean(),
-                "after": last.mean(),
+                "before": first.to_numpy().mean(),
+                "after": last.to_numpy().mean(),
                 "gain": gain.mean,
                 "low": gain.low,
                 "high": gain.high,
@@ -74,7 +80,7 @@ def compare(runs: Sequence[Run], method: str, other: str) -> pd.DataFrame:
     tables = {name: test[test.method == name] for name in (method, other)}
     shared = sorted(set(tables[method].seed) & set(tables[other].seed))
     a, b = (_pivot(tables[name][tables[name].seed.isin(shared)]) for name in (method, other))
-    gap = mean_interval(a - b)
+    gap = mean_interval(_difference(a, b))
     return pd.DataFrame(
         [
             {
@@ -98,7 +104,8 @@ def accuracy(runs: Sequence[Run]) -> pd.DataFrame:
     """
     test = evaluations(runs).query("split == 'test'")
     test = test.assign(when=np.where(test.checkpoint == 0, "before", "after"))
-    once = test[(test.when == "after") | (test.seed == test.seed.min())]  # before training all seeds are the same
+    first_seed = test.groupby("method")["seed"].transform("min")
+    once = test[(test.when == "after") | (test.seed == first_seed)]  # before training all seeds are the same
     grouped = once.groupby(["method", "model", "benchmark", "when"], sort=False)["score"]
     frame = grouped.agg(accuracy="mean", total="sum", n="size").reset_index()
     bounds = [wilson(total, n) for total, n in zip(frame.total, frame.n, strict=True)]
@@ -191,8 +198,8 @@ def judged_answers(run: Run) -> pd.DataFrame:
 def judge_quality(runs: Iterable[Run]) -> pd.DataFrame:
     """How well each judge tells right from wrong, by benchmark.
 
-    Columns: method, judge, benchmark, auc (right above wrong), n, parse_failed and abstained (shares of all verdicts),
-    ties (share of equal scores where one answer was right and the other wrong).
+    Columns: method, judge, benchmark, auc (right above wrong) over n scores, parse_failed and abstained (shares of all
+    verdicts), ties (share of equal scores among the decisive duels: one answer right, the other wrong).
     """
     rows = []
     for method, group in _grouped(runs):
@@ -210,6 +217,8 @@ def judge_quality(runs: Iterable[Run]) -> pd.DataFrame:
                     "benchmark": benchmark,
                     "auc": auc(parsed.score[parsed.correct], parsed.score[~parsed.correct]),
                     "n": len(parsed),
+                    "verdicts": len(mine),
+                    "decisive": len(decisive),
                     "parse_failed": float((mine.status == "parse_failed").mean()),
                     "abstained": float((mine.status == "abstained").mean()),
                     "ties": float((decisive.lowest == decisive.highest).mean()) if len(decisive) else np.nan,
@@ -306,10 +315,11 @@ def read_leader(frame: pd.DataFrame) -> str:
 
 
 def judge_rates(frame: pd.DataFrame) -> pd.DataFrame:
-    """:func:`judge_quality` over the benchmarks, weighted by verdicts: one row per method and judge."""
-    columns = ["auc", "parse_failed", "abstained", "ties"]
-    weighted = frame[columns].mul(frame.n, axis=0).where(frame[columns].notna())
-    keys = [frame.method, frame.judge]
-    total = weighted.groupby(keys, sort=False).sum()
-    weight = frame[columns].notna().mul(frame.n, axis=0).groupby(keys, sort=False).sum()
-    return (total / weight).assign(n=frame.groupby(["method", "judge"], sort=False)["n"].sum()).reset_index()
+    """:func:`judge_quality` over the benchmarks, each figure weighted by what it counts: a row per method and judge."""
+    keys = ["method", "judge"]
+    rates = frame.groupby(keys, sort=False)[["n", "verdicts", "decisive"]].sum()
+    for column, count in (("auc", "n"), ("parse_failed", "verdicts"), ("abstained", "verdicts"), ("ties", "decisive")):
+        known = frame[frame[column].notna()]
+        weighted = (known[column] * known[count]).groupby([known[key] for key in keys], sort=False).sum()
+        rates[column] = weighted / known.groupby(keys, sort=False)[count].sum()
+    return rates.reset_index()

@@ -23,6 +23,7 @@ import torch
 from datasets import Dataset
 from peft import LoraConfig as PeftLoraConfig
 from peft import PeftModel, get_peft_model
+from safetensors import SafetensorError
 from transformers import PrinterCallback, TrainerCallback
 from trl import DPOConfig as TrlDPOConfig
 from trl import DPOTrainer, GRPOTrainer, SFTTrainer
@@ -77,6 +78,7 @@ def _arguments(engine: EngineConfig, seed: int, output: str, **own: Any) -> dict
         seed=seed % 2**31,
         data_seed=seed % 2**31,
         logging_steps=1,
+        logging_nan_inf_filter=False,  # else a loss that is not a number is shown as 0
         report_to=[],
         save_strategy="no",
         disable_tqdm=True,
@@ -105,7 +107,13 @@ def _trainable(member: Member, lora: LoraConfig, engine: EngineConfig, seed: int
                 target_modules=lora.targets,
                 task_type="CAUSAL_LM",
             )
-            model = get_peft_model(base, fresh)
+            try:
+                model = get_peft_model(base, fresh)
+            except ValueError as error:
+                raise TrainingError(
+                    f"model {member.name!r}: no fresh adapter fits base {member.base.name!r}; training.lora.targets is "
+                    f"{lora.targets} ('all-linear' fits every base): {error}"
+                ) from error
         yield model, load_tokenizer(member.base)
 
 
@@ -139,6 +147,10 @@ def _run(trainer: Any, member: Member) -> list[dict[str, float]]:
     gc.freeze()  # the trainer collects garbage at its start, which would walk every loaded library's objects
     try:
         trainer.train()
+    except TrainingError:
+        raise
+    except RuntimeError as error:
+        raise TrainingError(f"model {member.name!r}: {error}") from error
     finally:
         gc.unfreeze()
     return [
@@ -150,7 +162,10 @@ def _run(trainer: Any, member: Member) -> list[dict[str, float]]:
 def save_adapter(model: Any, base: Path, folder: Path) -> None:
     """Write the trained adapter alone: no reference copy, no model card, and the same bytes every time."""
     model.peft_config["default"].base_model_name_or_path = str(base)  # else PEFT asks the hub about the vocabulary
-    model.save_pretrained(str(folder), selected_adapters=["default"])
+    try:
+        model.save_pretrained(str(folder), selected_adapters=["default"])
+    except SafetensorError as error:  # a full disk comes in this coat
+        raise OSError(f"{folder}: {error}") from error
     (folder / "README.md").unlink(missing_ok=True)
     config_file = folder / "adapter_config.json"
     config = json.loads(config_file.read_text())

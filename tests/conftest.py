@@ -156,7 +156,7 @@ def fast_disk(monkeypatch):
 
 
 @pytest.fixture
-def trainers(monkeypatch):
+def trainers(monkeypatch, fast_disk):
     return install_fakes(monkeypatch)
 
 

@@ -11,7 +11,10 @@ from stackalign_core.config import ConfigError
 SETTINGS = {"profile": "tiny", "methods": ["sparta"], "seeds": [0], "pool": "arena", "benchmarks": ["add"], "duels": 4}
 
 
-def notebook(path, *cells, parameters="\n".join(f"{name} = 0" for name in SETTINGS)):
+PARAMETERS = "\n".join(f"{name} = 0" for name in SETTINGS)
+
+
+def notebook(path, *cells, parameters=PARAMETERS):
     book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(text) for text in (parameters, *cells)])
     book.cells[0].metadata["tags"] = ["parameters"]
     book.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}

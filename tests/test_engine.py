@@ -123,14 +123,15 @@ def texts(completions):
 def test_e14_batched_greedy_equals_single_greedy(engine, batches, questions, model):
     assert len({len(q) for q in questions}) > 10
     batches(1)
-    single = [engine.generate(model, [q], [0], GREEDY)[0] for q in questions]
+    single = [engine.generate(model, [q], [0], GREEDY)[0] for q in questions[::2]]
     for n in (8, 64):
         batches(n)
-        assert engine.generate(model, questions, [0] * len(questions), GREEDY) == single
+        assert engine.generate(model, questions, [0] * len(questions), GREEDY)[::2] == single
 
 
 @pytest.mark.parametrize("model", ["llama-a", "qwen-a", "neox-a"])
 def test_e14_greedy_is_what_transformers_generates_alone(engine, alone, questions, model):
+    questions = questions[::3]
     mine = texts(engine.generate(model, questions, [0] * len(questions), GREEDY))
     assert mine == [alone[model].greedy(q, 10) for q in questions]
 
@@ -369,7 +370,7 @@ def first_tokens(engine, alone, model, prompt, n, temperature, top_p):
     [("llama-a", 0.7, 0.9), ("llama-a", 2.5, 1.0), ("qwen-a", 3.0, 0.8), ("neox-a", 3.0, 0.5)],
 )
 def test_first_tokens_follow_temperature_and_top_p(engine, alone, batches, model, temperature, top_p):
-    n = 1500
+    n = 1000
     batches(500)
     counts, expected = first_tokens(engine, alone, model, "Reverse: ahdcb", n, temperature, top_p)
     excluded = {kind for kind, p in expected.items() if p == 0}
@@ -500,7 +501,7 @@ def test_choice_logprobs_with_several_chains_of_forks(tmp_path):
 
 
 def test_expected_scores_are_the_weighted_mean_of_the_ten(engine, alone, questions):
-    asked = [(q, "abc") for q in questions if len(q) < 40][:10]
+    asked = [(q, "abc") for q in questions if len(q) < 40][:4]
     verdicts = ask_judge(engine, "neox-a", asked, JudgingConfig(readout="expected"))
     for pair, verdict in zip(asked, verdicts, strict=True):
         p = np.exp(alone["neox-a"].choice_log_p(judge_prompt(*pair), SCORE_PREFIX, CHOICES))
@@ -539,7 +540,7 @@ def test_adapters_swap_and_come_back(pool, questions):
 
 
 def test_no_adapter_is_the_bare_base(pool, questions):
-    engine = new_engine(pool)
+    engine, questions = new_engine(pool), questions[::3]
     adapted = {name: engine.generate(name, questions, [0] * len(questions), GREEDY) for name in ("llama-a", "llama-b")}
     engine.load("llama-a", None)
     bare = Alone(pool["llama-a"], adapter=False)
@@ -555,6 +556,7 @@ def test_no_adapter_is_the_bare_base(pool, questions):
 
 
 def test_a_member_without_adapter_beside_one_with(pool, questions):
+    questions = questions[::3]
     plain = Member("plain", pool["llama-a"].base, None)
     engine = new_engine(Pool(pool.path, (plain, pool["llama-a"], pool["llama-b"]), pool.digest))
     bare = Alone(plain, adapter=False)

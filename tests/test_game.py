@@ -35,7 +35,6 @@ from stackalign_core.pool import ARENA, Member, load_pool
 from stackalign_core.reputation import Standing
 from stackalign_core.runs import Run, RunError
 
-pytestmark = pytest.mark.usefixtures("fast_disk")
 DPO, GRPO = "stackelberg_dpo", "stackelberg_grpo"
 TOLERANT = {"judging": {"max_failed": 1.0}}
 

@@ -459,6 +459,14 @@ def test_the_seed_decides_every_byte(tmp_path, train):
 
 
 @pytest.mark.parametrize("train", [dpo, grpo, sft])
+def test_the_seed_decides_the_order_of_an_experts_data_too(tmp_path, train):
+    """Its adapter is not drawn, so only the shuffling or the rollouts can differ."""
+    for name, seed in (("a", 1), ("b", 2)):
+        train(LLAMA, tmp_path / name, seed=seed)
+    assert bytes_of(tmp_path / "a") != bytes_of(tmp_path / "b")
+
+
+@pytest.mark.parametrize("train", [dpo, grpo, sft])
 def test_training_leaves_torchs_generator_alone(tmp_path, train):
     torch.manual_seed(11)
     expected = torch.rand(5)
@@ -522,10 +530,15 @@ def test_a_loss_that_becomes_infinite_on_the_way_stops_training(tmp_path, monkey
 # GRPO's batches
 
 
-@pytest.mark.parametrize("rollouts", ["per_step", "per_iteration"])
 @pytest.mark.parametrize(
-    ("prompts", "batch", "group", "rounds"),
-    [(3, 8, 4, [2, 1, 1]), (2, 8, 4, [1, 1]), (1, 8, 2, [4]), (5, 6, 3, [2, 1, 1, 1, 1])],
+    ("rollouts", "prompts", "batch", "group", "rounds"),
+    [
+        ("per_step", 3, 8, 4, [2, 1, 1]),
+        ("per_iteration", 3, 8, 4, [2, 1, 1]),
+        ("per_step", 2, 8, 4, [1, 1]),
+        ("per_step", 1, 8, 2, [4]),
+        ("per_iteration", 5, 6, 3, [2, 1, 1, 1, 1]),
+    ],
 )
 def test_every_prompt_gets_whole_groups_and_the_first_fill_the_last_batch(
     tmp_path, rollouts, prompts, batch, group, rounds

@@ -153,6 +153,8 @@ class HFEngine:
         tokenizer = self._tokenizers[self._base_of[model]]
         paths = [tuple(tokenizer(prefix + choice, add_special_tokens=False).input_ids) for choice in choices]
         forks = _forks(paths)
+        if not forks or any(path in forks for path in paths):
+            raise ValueError(f"choices {list(choices)}: give at least two, none of which begins another")
         chains = [fork for fork in forks if not any(other[: len(fork)] == fork and other != fork for other in forks)]
         shortest = min(map(len, forks))
         encoded = [self._render(model, prompt) for prompt in prompts]
