@@ -63,7 +63,12 @@ def execute(notebook: Path, parameters: Mapping[str, Any], output: Path) -> Outc
     message = ""
     try:
         papermill.execute_notebook(
-            str(notebook), str(output), parameters=dict(parameters), cwd=str(notebook.parent), progress_bar=False
+            str(notebook),
+            str(output),
+            parameters=dict(parameters),
+            cwd=str(notebook.parent),
+            progress_bar=False,
+            extra_arguments=["--IPKernelApp.log_level=50"],  # it talks of its own start and end
         )
     except papermill.PapermillExecutionError as error:
         state, message = "failed", f"cell {error.exec_count}: {error.ename}: {error.evalue}"

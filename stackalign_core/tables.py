@@ -293,10 +293,11 @@ def read_gains(frame: pd.DataFrame) -> str:
 def read_difference(frame: pd.DataFrame) -> str:
     """A paired difference in one sentence (Markdown)."""
     row = frame.iloc[0]
+    over = f"{row.n_items} items of 1 seed" if row.interval_over == "items" else f"{row.seeds} {row.interval_over}"
     verdict = "no difference can be told" if row.low <= 0 <= row.high else "the two differ"
     return (
         f"**{row.method} minus {row.minus}**, paired: {100 * row.difference:+.1f} points "
-        f"[{100 * row.low:+.1f}, {100 * row.high:+.1f}] over {row.seeds} seed(s): {verdict}."
+        f"[{100 * row.low:+.1f}, {100 * row.high:+.1f}] over {over}: {verdict}."
     )
 
 
