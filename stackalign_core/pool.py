@@ -48,7 +48,7 @@ class Member:
     adapter: Path | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Pool:
     """The models that play, in order; ``digest`` is a hash of all their files (64 hex digits)."""
 
@@ -65,6 +65,9 @@ class Pool:
 
     def __len__(self) -> int:
         return len(self.members)
+
+    def __repr__(self) -> str:
+        return f"Pool({self.path.name}: {', '.join(self.names)})"
 
     def _repr_html_(self) -> str:
         rows = "".join(

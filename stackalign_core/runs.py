@@ -455,6 +455,9 @@ class Run:
     def is_grpo(self) -> bool:
         return self.config.training.algorithm == "grpo"
 
+    def __repr__(self) -> str:
+        return f"Run({self.folder.name}, {self.status})"
+
     def _repr_html_(self) -> str:
         done = len(list(self.folder.glob("iter-*/duels.parquet")))
         cells = {

@@ -14,6 +14,7 @@ import pytest
 import yaml
 from conftest import (
     MODELS,
+    StubEngine,
     age,
     failed,
     in_memory,
@@ -529,11 +530,13 @@ def test_j17_ties_equal_answers_and_small_gaps_make_no_pair(tmp_path, trainers):
     assert len(tied.reputation) == 32
     assert trainers.trained == []
     answers = {"answer": lambda model, *_: f"{model}", "verdict": by_rank}
-    wide = play(small(duels=24, training={"min_pair_gap": 3.0}), tmp_path / "b", stub(**answers))
+    wide = play(small(duels=24, training={"min_pair_gap": 4.0}), tmp_path / "b", stub(**answers))
     gaps = (wide.duels.score_active - wide.duels.score_opponent).abs()
-    assert sorted(wide.pairs.gap) == sorted(gaps[gaps > 3.0])
+    assert sorted(wide.pairs.gap) == sorted(gaps[gaps > 4.0])
     assert 0 < len(wide.pairs) < len(wide.duels)
-    same = play(small(iterations=1), tmp_path / "c", stub(answer=say("same"), verdict=lambda j, q, r: f"{1 + j}"))
+    assert (gaps == 4.0).any()
+    same = play(small("random_judge", iterations=1), tmp_path / "c", stub(answer=say("same")))
+    assert (same.duels.score_active != same.duels.score_opponent).any()
     assert same.pairs.empty
 
 
@@ -573,6 +576,25 @@ def test_d2_players_and_judges_are_the_checkpoint_the_iteration_starts_with(tmp_
     play(small(method, iterations=3), tmp_path, make)
     voices = ("answer", "verdict") if method == DPO else ("verdict",)
     assert seen == {(t, v): {f"iter-{t - 1:02d}" if t else None} for t in range(3) for v in voices}
+
+
+@pytest.mark.parametrize("method", [DPO, GRPO])
+def test_d2_an_engine_that_starts_in_the_middle_is_given_the_checkpoint_of_the_iteration(tmp_path, trainers, method):
+    trainers.fail = lambda model: RuntimeError("stop") if len(trainers.trained) == 6 else None
+    with pytest.raises(RuntimeError, match="stop"):
+        play(small(method), tmp_path, stub())
+    for file in tmp_path.glob("*/iter-01/scores/qwen-a.parquet"):
+        file.unlink()
+    trainers.fail = lambda model: None
+    seen = []
+
+    def make(pool):
+        made = StubEngine(pool)
+        made.verdict = lambda judge, *said: seen.append(age(made.adapters[MODELS[judge]])) or noisy(judge, *said)
+        return made
+
+    play(small(method), tmp_path, make)
+    assert set(seen) == {"iter-00"}
 
 
 # Training.
