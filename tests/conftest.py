@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import zlib
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -214,3 +215,15 @@ def processes():
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["stackalign_core.trainers", "stackalign_core.game"])
     return context
+
+
+@contextmanager
+def child(processes, target, *args):
+    """A process that is dead when the block ends, however it ends."""
+    started = processes.Process(target=target, args=args)
+    started.start()
+    try:
+        yield started
+    finally:
+        started.kill()
+        started.join()

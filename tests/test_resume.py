@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import assert_same_files, contents, no_engine, spent
+from conftest import assert_same_files, child, contents, no_engine, spent
 
 from stackalign_core.config import load_profile
 from stackalign_core.game import play
@@ -61,17 +61,14 @@ def play_and_tell(config, root, pipe):
 def killed_in(processes, config, root, target, delay):
     """Plays in a child and kills it ``delay`` seconds after a phase has begun; the phases that began in it."""
     ours, theirs = processes.Pipe()
-    child = processes.Process(target=play_and_tell, args=(config, root, theirs))
-    child.start()
     begun = []
-    while not begun or begun[-1] != target:
-        assert ours.poll(120), f"waiting for {target}, after {begun}"
-        begun.append(ours.recv())
-        assert isinstance(begun[-1], tuple), begun[-1]
-    time.sleep(delay)
-    os.kill(child.pid, signal.SIGKILL)
-    child.join()
-    assert child.exitcode == -signal.SIGKILL
+    with child(processes, play_and_tell, config, root, theirs) as player:
+        while not begun or begun[-1] != target:
+            assert ours.poll(120), f"waiting for {target}, after {begun}"
+            begun.append(ours.recv())
+            assert isinstance(begun[-1], tuple), begun[-1]
+        time.sleep(delay)
+    assert player.exitcode == -signal.SIGKILL
     return begun
 
 
@@ -164,11 +161,9 @@ def play_until_the_disk_is_full(config, root, limit, pipe):
 def test_a_disk_that_fills_up_while_an_adapter_is_saved_is_a_clear_error(whole, processes, tmp_path):
     config, run, _ = whole
     ours, theirs = processes.Pipe()
-    child = processes.Process(target=play_until_the_disk_is_full, args=(config, tmp_path, 100_000, theirs))
-    child.start()
-    assert ours.poll(120)
-    kind, message = ours.recv()
-    child.join()
+    with child(processes, play_until_the_disk_is_full, config, tmp_path, 100_000, theirs):
+        assert ours.poll(120)
+        kind, message = ours.recv()
     [folder] = tmp_path.iterdir()
     assert kind == RunError.__name__, message
     assert "cannot write" in message

@@ -12,7 +12,7 @@ import conftest
 import pandas as pd
 import pytest
 import yaml
-from conftest import assert_same_files, contents, install_fakes, no_engine, small, stub
+from conftest import assert_same_files, child, contents, install_fakes, no_engine, small, stub
 
 from stackalign_core import benchmarks, runs
 from stackalign_core.benchmarks import Benchmark, Item
@@ -68,15 +68,12 @@ def test_s1_a_kill_while_writing_leaves_the_old_or_the_new_state(tmp_path, proce
     rng = random.Random(1)
     for _ in range(20):
         begun = processes.Event()
-        child = processes.Process(target=write_for_ever, args=(tmp_path, begun))
-        child.start()
-        assert begun.wait(60)
-        until = time.monotonic() + rng.uniform(0, 0.08)
-        while time.monotonic() < until:
-            assert_whole(tmp_path)  # also what is read while it is being written
-        os.kill(child.pid, signal.SIGKILL)
-        child.join()
-        assert child.exitcode == -signal.SIGKILL
+        with child(processes, write_for_ever, tmp_path, begun) as writer:
+            assert begun.wait(60)
+            until = time.monotonic() + rng.uniform(0, 0.08)
+            while time.monotonic() < until:
+                assert_whole(tmp_path)  # also what is read while it is being written
+        assert writer.exitcode == -signal.SIGKILL
         assert_whole(tmp_path)
 
 
@@ -174,17 +171,14 @@ def hold(config, root, begun):
 
 def test_two_processes_on_one_run_are_refused_by_name(tmp_path, processes, trainers):
     begun = processes.Event()
-    child = processes.Process(target=hold, args=(small(), tmp_path, begun))
-    child.start()
-    assert begun.wait(60)
-    [folder] = tmp_path.iterdir()
-    before = contents(folder, clocks=True)
-    with pytest.raises(RunError, match="another process") as caught:
-        play(small(), tmp_path, no_engine)
-    assert str(folder) in str(caught.value)
-    assert contents(folder, clocks=True) == before
-    os.kill(child.pid, signal.SIGKILL)
-    child.join()
+    with child(processes, hold, small(), tmp_path, begun):
+        assert begun.wait(60)
+        [folder] = tmp_path.iterdir()
+        before = contents(folder, clocks=True)
+        with pytest.raises(RunError, match="another process") as caught:
+            play(small(), tmp_path, no_engine)
+        assert str(folder) in str(caught.value)
+        assert contents(folder, clocks=True) == before
     assert play(small(), tmp_path, stub()).status == "complete"  # the lock dies with its owner
 
 
@@ -278,13 +272,9 @@ def test_a_full_disk_is_a_clear_error_and_the_run_goes_on_from_there(tmp_path, p
     config = small()
     for where, phase, limit in FULL:
         ours, theirs = processes.Pipe()
-        child = processes.Process(
-            target=play_on_a_full_disk, args=(config, tmp_path / "full", phase, where, limit, theirs)
-        )
-        child.start()
-        assert ours.poll(60)
-        kind, message = ours.recv()
-        child.join()
+        with child(processes, play_on_a_full_disk, config, tmp_path / "full", phase, where, limit, theirs):
+            assert ours.poll(60)
+            kind, message = ours.recv()
         assert kind == "RunError", (where, phase, limit, message)
         assert "cannot write" in message
         assert "File too large" in message

@@ -13,7 +13,8 @@ import numpy as np
 import torch
 import transformers
 from numpy.typing import NDArray
-from peft import PeftModel
+from peft import PeftModel, set_peft_model_state_dict
+from safetensors.torch import load_file
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -81,6 +82,8 @@ class HFEngine:
         self.config, self.usage = config, Usage()
         self._base_of = {m.name: m.base for m in pool.members}
         self._slot = {m.name: f"member{i}" for i, m in enumerate(pool.members)}  # PEFT forbids dots in names
+        self._shape_of: dict[str, bytes] = {}
+        """The configuration file of the adapter in each model's slot."""
         self._tokenizers: dict[Path, Any] = {}
         self._bases: dict[Path, Any] = {}
         self._speaks_with: dict[str, Path | None] = dict.fromkeys(self._base_of)
@@ -101,14 +104,18 @@ class HFEngine:
         self._speaks_with[model] = None  # its slot stays: PEFT cannot run a network whose active adapter is gone
         if adapter is None:
             return
+        shape = (adapter / "adapter_config.json").read_bytes()
         with quiet_libraries():
-            if not _has_adapters(network):
+            if self._shape_of.get(model) == shape:  # the usual case: the same adapter, an iteration on
+                set_peft_model_state_dict(network, load_file(adapter / "adapter_model.safetensors"), adapter_name=slot)
+            elif not _has_adapters(network):
                 self._bases[base] = PeftModel.from_pretrained(network, str(adapter), adapter_name=slot)
             else:
                 if slot in network.peft_config:
                     network.delete_adapter(slot)
                 network.load_adapter(str(adapter), adapter_name=slot)
         self._bases[base].eval()
+        self._shape_of[model] = shape
         self._speaks_with[model] = adapter
 
     def generate(
