@@ -107,6 +107,31 @@ def test_s1_leftovers_of_a_killed_phase_are_no_part_of_the_run(tmp_path, trainer
     assert_same_files(again.folder, other.folder)
 
 
+SETTLED = ["duels.parquet", "reputation.parquet", "leader.parquet", "pairs.parquet", "state.json"]
+
+
+def test_s1_an_iteration_settles_whole_or_not_at_all(tmp_path, trainers, monkeypatch):
+    """Stopped before each of the files that an update leaves: the next play makes all of them."""
+    original = runs._replacing
+
+    def stop_at(name):
+        def replacing(file, *rest, **more):
+            if file.parent.name == "iter-01" and file.name == name:
+                raise KeyboardInterrupt
+            return original(file, *rest, **more)
+
+        return replacing
+
+    for name in SETTLED:
+        monkeypatch.setattr(runs, "_replacing", stop_at(name))
+        with pytest.raises(KeyboardInterrupt):
+            play(small(), tmp_path / "stopped", stub())
+    monkeypatch.undo()
+    install_fakes(monkeypatch)
+    run = play(small(), tmp_path / "stopped", stub())
+    assert_same_files(run.folder, play(small(), tmp_path / "whole", stub()).folder)
+
+
 # S9: keys.
 
 
