@@ -246,9 +246,9 @@ class Store:
 
 def is_clock(path: Path) -> bool:
     """True for files that hold times or the machine, and may differ between two runs of one configuration."""
-    return (path.name in ("environment.json", "state.json", "complete.json", ".lock") and len(path.parts) == 1) or (
-        "cost" in path.parts or path.suffix == ".tmp"
-    )
+    at_root = len(path.parts) == 1 and path.name in ("environment.json", "state.json", "complete.json", ".lock")
+    in_ledger = len(path.parts) == 3 and path.parts[1] == "cost"  # not the folder of a model of that name
+    return at_root or in_ledger or path.suffix == ".tmp"
 
 
 def run_folder(config: RunConfig, pool_digest: str, root: Path) -> Path:
