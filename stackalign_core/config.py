@@ -18,6 +18,8 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from stackalign_core import baselines
+
 Model = TypeVar("Model", bound=BaseModel)
 
 
@@ -122,6 +124,10 @@ class ReputationConfig(Section):
     reputation_min: PositiveFloat = 10.0
     reweighting: Literal["none", "static", "dynamic"] = "none"
     """Sparta's down-weighting of the worst judges (its Appendix C.1)."""
+    weighted_votes: Bool = True
+    """false: every judge's vote counts the same in Eq. 8 (an ablation of Sparta's Table 3)."""
+    deviation_term: Bool = True
+    """false: Eq. 9 without its tanh(sigma_i) (an ablation of Sparta's Table 3)."""
 
 
 class JudgingConfig(Section):
@@ -212,6 +218,8 @@ class EvaluationConfig(Section):
 
     validation_share: Annotated[Float, Field(gt=0, lt=1)] = 0.2
     max_new_tokens: PositiveInt = 512
+    benchmarks: Annotated[list[str], Field(min_length=1)] | None = None
+    """Whose test items are answered; null: the benchmarks that are played. Others measure transfer."""
 
 
 class EngineConfig(Section):
@@ -233,10 +241,12 @@ class Game(Section):
     pool: str
     """"arena" (the embedded pool), or the path of a pool folder."""
     models: list[str] | None = None
-    """Names of the pool's models that play, in order; null: all."""
+    """Names of the pool's models that play, in order; null: all. "NAME~2" is a second copy of NAME."""
     benchmarks: Annotated[list[str], Field(min_length=1)]
     instructions: PositiveInt | None = 64
     """K, a seeded sample of the benchmarks' candidate instructions; null: all of them."""
+    levels: Annotated[list[PositiveInt], Field(min_length=1)] | None = None
+    """Only Dev items of these difficulty levels are played and validated on; null: all. Test items keep all levels."""
     iterations: PositiveInt = 8
     """T."""
     duels: PositiveInt = 64
@@ -254,7 +264,12 @@ class Game(Section):
     def _models_can_judge(self) -> Self:
         if self.models is not None:
             check_models(self.models)
-        for what, names in (("models", self.models or []), ("benchmarks", self.benchmarks)):
+        named = {
+            "models": self.models or [],
+            "benchmarks": self.benchmarks,
+            "evaluation.benchmarks": self.evaluation.benchmarks or [],
+        }
+        for what, names in named.items():
             twice = sorted({name for name in names if names.count(name) > 1})
             if twice:
                 raise ValueError(f"{what} lists {', '.join(twice)} more than once; every name must be different")
@@ -294,7 +309,21 @@ METHODS: dict[str, dict[str, Any]] = {
     "random_judge": {"judging": {"judges": "random"}, "training": {"algorithm": "dpo"}},
     "oracle_judge": {"judging": {"judges": "oracle"}, "training": {"algorithm": "dpo"}},
 }
-"""What each method changes in a profile; the two judge controls play Stackelberg DPO."""
+"""What each method that plays the game changes in a profile; the two judge controls play Stackelberg DPO."""
+
+
+def known_methods() -> list[str]:
+    """The games of :data:`METHODS`, and the baselines of :mod:`stackalign_core.baselines`."""
+    return [*METHODS, *baselines.names()]
+
+
+class ExperimentsConfig(Section):
+    """What the notebooks vary; it changes no run by itself."""
+
+    pool_sizes: Annotated[list[Annotated[Int, Field(ge=3)]], Field(min_length=1)] = [3, 5, 7, 10]
+    """m, drawn from all models of the pool, another draw for each seed."""
+    one_run_per_benchmark: Bool = False
+    """Main table: a run for each benchmark, as the papers have it; false: all benchmarks are played together."""
 
 
 class Profile(Game):
@@ -303,22 +332,23 @@ class Profile(Game):
     profile: str
     methods: Annotated[list[str], Field(min_length=1)]
     seeds: Annotated[list[Annotated[Int, Field(ge=0)]], Field(min_length=1)]
+    experiments: ExperimentsConfig = ExperimentsConfig()
 
     @model_validator(mode="after")
     def _known_methods(self) -> Self:
         for method in self.methods:
-            if method not in METHODS:
-                raise ValueError(f"unknown method {method!r}{nearest(method, METHODS)}")
+            if method not in known_methods():
+                raise ValueError(f"unknown method {method!r}{nearest(method, known_methods())}")
         if len(set(self.seeds)) < len(self.seeds):
             raise ValueError("seeds must be different from each other")
         return self
 
     def run(self, method: str, seed: int, **changes: Any) -> RunConfig:
         """The run of one method and seed; ``changes`` are further settings, nested like the YAML."""
-        if method not in METHODS:
-            raise ConfigError(f"unknown method {method!r}{nearest(method, METHODS)}")
-        settings = self.model_dump(exclude={"profile", "methods", "seeds"})
-        merged = merge(merge(settings, METHODS[method]), changes)
+        if method not in known_methods():
+            raise ConfigError(f"unknown method {method!r}{nearest(method, known_methods())}")
+        settings = self.model_dump(exclude={"profile", "methods", "seeds", "experiments"})
+        merged = merge(merge(settings, METHODS.get(method, {})), changes)
         return validate(RunConfig, {**merged, "method": method, "seed": seed}, where=f"method {method}")
 
 
@@ -418,6 +448,12 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
     if not isinstance(settings, dict):
         raise ConfigError(f"{path}: expected a mapping of settings, got {type(settings).__name__}")
     return settings
+
+
+def profile_from(namespace: Mapping[str, Any]) -> Profile:
+    """The profile whose settings a notebook's parameters cell has put among its variables (pass ``globals()``)."""
+    given = {name: namespace[name] for name in Profile.model_fields if name in namespace}
+    return validate(Profile, given, where="the parameters cell")
 
 
 def load_profile(path: str | Path, **changes: Any) -> Profile:

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from stackalign_core import baselines, matching, team
 from stackalign_core import leader as lead
-from stackalign_core import matching
 from stackalign_core.benchmarks import Data, Item, load_data
 from stackalign_core.config import RunConfig
 from stackalign_core.engines import Engine, EngineError, Sampling
@@ -42,6 +42,8 @@ MakeEngine = Callable[[Pool], Engine]
 def play(config: RunConfig, root: Path | None = None, make_engine: MakeEngine | None = None) -> Run:
     """Play one run to its end and return it; what is already on disk is not computed again.
 
+    A run whose method is a baseline answers the test items without the game (:mod:`stackalign_core.team`).
+
     Args:
         config: the run.
         root: folder of all runs; None: ``runs/`` of the project.
@@ -60,14 +62,18 @@ def play(config: RunConfig, root: Path | None = None, make_engine: MakeEngine | 
             if make_engine is None:
                 from stackalign_core.engines import hf
 
-                hf.check_fit(pool, [JUDGE_PROMPT, *(item.question for item in data.instructions)], config)
+                measured = [item.question for item in (*data.validation, *data.test)]
+                hf.check_fit(pool, [JUDGE_PROMPT, *(item.question for item in data.instructions)], config, measured)
                 game = Game(config, pool, data, store, hf.HFEngine(pool, config.engine))
             else:
                 game = Game(config, pool, data, store, make_engine(pool))
             with Progress(config) as progress:
                 game.progress = progress
                 store.on_phase = progress.phase
-                game.play()
+                if config.method in baselines.names():
+                    team.solve(game)
+                else:
+                    game.play()
             store.finish()
         return Run(store.folder)
 

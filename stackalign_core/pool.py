@@ -6,7 +6,8 @@ A pool folder holds a ``pool.yaml``::
       - {name: llama-a, base: bases/llama, adapter: adapters/llama-a}
       - {name: plain, base: bases/llama}          # no adapter: training starts a fresh one
 
-Paths are relative to the folder. Several models may share a base; an engine loads it once.
+Paths are relative to the folder. Several models may share a base; an engine loads it once. A pool may hold copies of
+a model: ``a~2`` is a second one, which begins as ``a`` and is trained on its own.
 """
 
 from __future__ import annotations
@@ -77,27 +78,44 @@ class Pool:
         return f"<table><tr><th>model</th><th>base</th><th>adapter</th></tr>{rows}</table>"
 
 
+def pool_models(pool: str | Path, models: Sequence[str] | None = None) -> list[str]:
+    """``models``, or, if None, the names of all models of a pool, in its order."""
+    if models is not None:
+        return list(models)
+    return [entry.name for entry in _entries(_pool_folder(pool))]
+
+
+def _pool_folder(pool: str | Path) -> Path:
+    folder = ARENA if str(pool) == "arena" else Path(pool)
+    if not (folder / "pool.yaml").is_file():
+        raise PoolError(f"{folder}: not a pool folder, it has no pool.yaml (use 'arena' for the embedded pool)")
+    return folder
+
+
+def _entries(folder: Path) -> list[_Entry]:
+    return validate(_PoolFile, read_yaml(folder / "pool.yaml"), where=str(folder / "pool.yaml")).models
+
+
 def load_pool(pool: str | Path, models: Sequence[str] | None = None) -> Pool:
     """Find and check a pool's files.
 
     Args:
         pool: "arena" or a folder.
-        models: the names that play, in order; None: all.
+        models: the names that play, in order ("NAME~2" for a second copy of NAME); None: all.
 
     Raises:
         PoolError: fewer than three models, equal names, an unknown name, or a missing, truncated or ill-fitting file.
     """
-    folder = ARENA if str(pool) == "arena" else Path(pool)
-    if not (folder / "pool.yaml").is_file():
-        raise PoolError(f"{folder}: not a pool folder, it has no pool.yaml (use 'arena' for the embedded pool)")
-    entries = validate(_PoolFile, read_yaml(folder / "pool.yaml"), where=str(folder / "pool.yaml")).models
+    folder = _pool_folder(pool)
+    entries = _entries(folder)
     by_name = {entry.name: entry for entry in entries}
     if len(by_name) < len(entries):
         raise PoolError(f"{folder / 'pool.yaml'}: two models have the same name; every name must be different")
     wanted = list(by_name) if models is None else list(models)
     if len(set(wanted)) < len(wanted):
         raise PoolError(f"{folder}: models {', '.join(wanted)}: one is named twice; every name must be different")
-    unknown = [name for name in wanted if name not in by_name]
+    original = {name: name.partition("~")[0] for name in wanted}
+    unknown = [name for name in wanted if original[name] not in by_name]
     if unknown:
         raise PoolError(f"{folder}: no model {', '.join(unknown)}; it has {', '.join(by_name)}")
     try:
@@ -107,8 +125,8 @@ def load_pool(pool: str | Path, models: Sequence[str] | None = None) -> Pool:
     members = tuple(
         Member(
             name,
-            folder / by_name[name].base,
-            folder / adapter if (adapter := by_name[name].adapter) else None,
+            folder / by_name[original[name]].base,
+            folder / adapter if (adapter := by_name[original[name]].adapter) else None,
         )
         for name in wanted
     )

@@ -82,12 +82,13 @@ def change(own: Standing, other: Standing, score: float, other_score: float, con
     """Eq. 9, before flooring: ``(K_t / lambda) (s_i - s_j) tanh(sigma_i) max(|Phi(z_i) - Phi(z_j)|, eps)``.
 
     ``z_i = (R_i - R_j) / sqrt(sigma_i^2 + sigma_j^2)`` and ``z_j = -z_i``, so the difference of the two normal
-    probabilities is ``erf(z_i / sqrt 2)``.
+    probabilities is ``erf(z_i / sqrt 2)``. Without ``config.deviation_term`` the factor tanh(sigma_i) is 1.
     """
     z = (own.reputation - other.reputation) / math.hypot(own.deviation, other.deviation)
     surprise = max(abs(math.erf(z / math.sqrt(2))), config.surprise_min)
     step = k_factor(own.updates, config) / config.scale
-    return step * (score - other_score) * math.tanh(own.deviation) * surprise
+    spread = math.tanh(own.deviation) if config.deviation_term else 1.0
+    return step * (score - other_score) * spread * surprise
 
 
 def after_duel(
@@ -120,7 +121,7 @@ def vote_weights(
 ) -> tuple[Floats, list[int]]:
     """The weight of each model's vote in Eq. 8, and the list of down-weighted judges after this iteration.
 
-    Without reweighting the weight is the reputation. Sparta's reweighting: from the second iteration on, one
+    Without reweighting the weight is the reputation (or 1, without ``config.weighted_votes``). Sparta's reweighting: from the second iteration on, one
     more judge is down-weighted each iteration; the first on the list has its vote multiplied by 0, the second by 0.1,
     and so on (up to 1). "static" adds the lowest-reputation judge not yet listed and keeps the order; "dynamic"
     re-ranks: the ``iteration`` lowest of today, lowest first.
@@ -131,8 +132,9 @@ def vote_weights(
         listed: the list so far (static), model indices, first-listed first.
     """
     weights = np.array(reputations, float)
+    votes = weights if config.weighted_votes else np.ones_like(weights)
     if config.reweighting == "none" or iteration == 0:
-        return weights, list(listed)
+        return votes, list(listed)
     ranked = [int(i) for i in np.argsort(weights, kind="stable")]
     if config.reweighting == "dynamic":
         new = ranked[: min(iteration, len(ranked) - 1)]
@@ -140,5 +142,5 @@ def vote_weights(
         unlisted = [i for i in ranked if i not in listed]
         new = [*listed, *unlisted[: 1 if len(unlisted) > 1 else 0]]  # somebody's vote must count in full
     for position, judge in enumerate(new):
-        weights[judge] *= min(1.0, position / 10)
-    return weights, new
+        votes[judge] *= min(1.0, position / 10)
+    return votes, new

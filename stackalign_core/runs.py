@@ -47,6 +47,10 @@ class RunError(RuntimeError):
     """A run that cannot go on; the message says what happened, where, and what to do. Nothing on disk is lost."""
 
 
+class Busy(RunError):
+    """Another process is writing this run."""
+
+
 def project_root() -> Path:
     """The folder with ``parameters/``: the working directory or the nearest above it.
 
@@ -184,7 +188,7 @@ class Store:
             if missing.empty and len(kept) == len(old):
                 return old
             log.info("%s/%s of %s: %d rows are asked for again", where, phase, model, len(missing))
-        with self.spending(where, phase, model):
+        with self.spending(where, phase, model, again=exists):
             frame = ask(missing.reset_index(drop=True)) if len(missing) else missing
         if exists:
             frame = wanted.merge(pd.concat([kept, frame]), on=key, how="left", validate="1:1")
@@ -215,8 +219,11 @@ class Store:
         return target
 
     @contextmanager
-    def spending(self, where: str, phase: str, model: str = "") -> Iterator[None]:
-        """Measures a phase: calls, tokens, seconds in the engine, wall seconds, peak memory of the process so far."""
+    def spending(self, where: str, phase: str, model: str = "", again: bool = False) -> Iterator[None]:
+        """Measures a phase: calls, tokens, seconds in the engine, wall seconds, peak memory of the process so far.
+
+        ``again``: part of a phase that is on record already; what it costs now is added.
+        """
         state = {"status": "running", "where": where, "phase": phase, "model": model}
         write_json(self.folder / "state.json", state, durable=False)
         self.on_phase(phase, model)
@@ -224,17 +231,13 @@ class Store:
         yield
         spent: dict[str, Any] = {name: value - getattr(before, name) for name, value in vars(self.usage).items()}
         spent["engine_seconds"] = spent.pop("seconds")
-        write_json(
-            self.folder / where / "cost" / (f"{phase}-{model}.json" if model else f"{phase}.json"),
-            {
-                "phase": phase,
-                "model": model,
-                "wall_seconds": time.perf_counter() - start,
-                "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-                **spent,
-            },
-            durable=False,
-        )
+        spent["wall_seconds"] = time.perf_counter() - start
+        file = self.folder / where / "cost" / (f"{phase}-{model}.json" if model else f"{phase}.json")
+        if again and file.is_file():
+            earlier = json.loads(file.read_text(encoding="utf-8"))
+            spent = {name: value + earlier[name] for name, value in spent.items()}
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        write_json(file, {"phase": phase, "model": model, "peak_memory_mb": memory, **spent}, durable=False)
 
     def finish(self) -> None:
         """The success marker: the hash of every table and adapter file, as they are now."""
@@ -270,7 +273,7 @@ def open_store(config: RunConfig, pool_digest: str, root: Path) -> Iterator[Stor
         lock = FileLock(folder / ".lock", timeout=0)
         lock.acquire()
     except Timeout:
-        raise RunError(f"{folder} is being written by another process; wait for it, or stop it first") from None
+        raise Busy(f"{folder} is being written by another process; wait for it, or stop it first") from None
     except OSError as error:
         raise _disk_error(folder, error) from error
     try:
@@ -360,6 +363,8 @@ class Run:
             raise RunError(f"{self.folder}: layout version {self.settings.get('format')}, expected {FORMAT}")
         settings = {k: v for k, v in self.settings.items() if k not in ("format", "pool_digest")}
         self.config = RunConfig(**settings)
+        self.label = self.config.method
+        """What an experiment calls the run; tables group by it."""
 
     @property
     def status(self) -> str:
@@ -370,16 +375,21 @@ class Run:
         return json.loads(file.read_text(encoding="utf-8"))["status"] if file.is_file() else "new"
 
     def _tables(self, pattern: str) -> pd.DataFrame:
-        files = sorted(self.folder.glob(pattern))
+        files = sorted(self.folder.glob(pattern), key=self._time)
         return pd.concat([pd.read_parquet(f) for f in files], ignore_index=True) if files else pd.DataFrame()
 
     def _ordered(self, pattern: str) -> pd.DataFrame:
         """Tables with one file per model, in the pool's order within each iteration."""
         files = sorted(
             self.folder.glob(pattern),
-            key=lambda f: (f.parts[len(self.folder.parts)], self.models.index(self._model(f))),
+            key=lambda f: (*self._time(f), self.models.index(self._model(f))),
         )
         return pd.concat([pd.read_parquet(f) for f in files], ignore_index=True) if files else pd.DataFrame()
+
+    def _time(self, file: Path) -> tuple[int, str]:
+        """Sorts iter-100 after iter-11."""
+        first = file.parts[len(self.folder.parts)]
+        return (int(first.removeprefix("iter-")) if first.startswith("iter-") else -1, first)
 
     def _model(self, file: Path) -> str:
         return file.stem if file.stem in self.models else file.parent.name

@@ -19,7 +19,7 @@ def evaluations(runs: Iterable[Run]) -> pd.DataFrame:
     Raises:
         ValueError: an answer has no score (its evaluation failed).
     """
-    frames = [run.evals.assign(method=run.config.method, seed=run.config.seed) for run in runs]
+    frames = [run.evals.assign(method=run.label, seed=run.config.seed) for run in runs]
     evals = pd.concat(frames, ignore_index=True)
     if evals.score.isna().any():
         lost = evals[evals.score.isna()].groupby(["method", "seed", "model"]).size()
@@ -75,7 +75,7 @@ def compare(runs: Sequence[Run], method: str, other: str) -> pd.DataFrame:
 
     Paired by seed and question, over the seeds both have. One row, columns as in :func:`gains`.
     """
-    evals = evaluations(run for run in runs if run.config.method in (method, other))
+    evals = evaluations(run for run in runs if run.label in (method, other))
     test = evals[(evals.split == "test") & (evals.checkpoint == evals.checkpoint.max())]
     tables = {name: test[test.method == name] for name in (method, other)}
     shared = sorted(set(tables[method].seed) & set(tables[other].seed))
@@ -141,7 +141,7 @@ def reputations(runs: Iterable[Run]) -> pd.DataFrame:
         moves, n, start = run.reputation, run.config.duels, run.config.reputation.initial
         first = pd.DataFrame({"model": run.models, "duel": 0, "reputation": start})
         later = moves.assign(duel=moves.iteration * n + moves.duel + 1)[["model", "duel", "reputation"]]
-        frames.append(pd.concat([first, later]).assign(method=run.config.method, seed=run.config.seed))
+        frames.append(pd.concat([first, later]).assign(method=run.label, seed=run.config.seed))
     return pd.concat(frames, ignore_index=True)
 
 
@@ -230,7 +230,7 @@ def judge_quality(runs: Iterable[Run]) -> pd.DataFrame:
 def _grouped(runs: Iterable[Run]) -> Iterable[tuple[str, list[Run]]]:
     groups: dict[str, list[Run]] = {}
     for run in runs:
-        groups.setdefault(run.config.method, []).append(run)
+        groups.setdefault(run.label, []).append(run)
     return groups.items()
 
 
@@ -239,7 +239,7 @@ def costs(runs: Iterable[Run]) -> pd.DataFrame:
 
     Training time is the trainer's own, its judges' calls taken out.
     """
-    frames = [run.costs.assign(method=run.config.method, seed=run.config.seed) for run in runs]
+    frames = [run.costs.assign(method=run.label, seed=run.config.seed) for run in runs]
     table = pd.concat(frames, ignore_index=True)
     training = table.phase == "train"
     outside = table.wall_seconds - table.engine_seconds
@@ -264,7 +264,7 @@ def selected(runs: Iterable[Run]) -> pd.DataFrame:
         low, high = wilson(table.score.sum(), len(table))
         rows.append(
             {
-                "method": run.config.method,
+                "method": run.label,
                 "seed": run.config.seed,
                 "model": table.model.iloc[0],
                 "checkpoint": int(table.checkpoint.iloc[0]),

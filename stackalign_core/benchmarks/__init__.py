@@ -63,19 +63,26 @@ def load_data(config: Game, seed: int) -> Data:
     Raises:
         ConfigError: an unknown benchmark, a Dev set smaller than K, or a question in two splits.
     """
-    benchmarks = {name: load_benchmark(name) for name in config.benchmarks}
+    measured = config.evaluation.benchmarks or config.benchmarks
+    benchmarks = {name: load_benchmark(name) for name in dict.fromkeys([*config.benchmarks, *measured])}
     candidates: list[Item] = []
     validation: list[Item] = []
-    for benchmark in benchmarks.values():
-        kept, held_out = split_dev(benchmark.dev, config.evaluation.validation_share, seed)
+    for name in config.benchmarks:
+        dev = [item for item in benchmarks[name].dev if config.levels is None or item.level in config.levels]
+        kept, held_out = split_dev(dev, config.evaluation.validation_share, seed)
         candidates += kept
         validation += held_out
-    test = [item for benchmark in benchmarks.values() for item in benchmark.test]
+    test = [item for name in measured for item in benchmarks[name].test]
     _check_disjoint({"candidates": candidates, "validation": validation, "test": test})
+    if not (candidates and validation):
+        raise ConfigError(
+            f"the Dev sets of {', '.join(config.benchmarks)} have too few items of levels {config.levels} to play and "
+            "validate on; ask for other levels"
+        )
     k = config.instructions or len(candidates)
     if k > len(candidates):
         raise ConfigError(
-            f"instructions is {k}, but the Dev sets of {', '.join(benchmarks)} leave only {len(candidates)} candidates "
+            f"instructions is {k}, but the Dev sets of {', '.join(config.benchmarks)} leave only {len(candidates)} candidates "
             f"(after {config.evaluation.validation_share:.0%} for validation); lower instructions or add benchmarks"
         )
     picked = generator_at(seed, "instructions").choice(len(candidates), size=k, replace=False)

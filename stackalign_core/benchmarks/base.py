@@ -26,3 +26,5 @@ class Benchmark:
     test: Sequence[Item]
     score: Callable[[Item, str], float]
     metric: str = "accuracy"
+    parse: Callable[[str], str] | None = str.strip
+    """The answer a response gives, for plurality votes; None for open tasks, where answers cannot be counted."""

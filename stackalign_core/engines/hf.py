@@ -297,10 +297,11 @@ def _forks(paths: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
     return sorted(forks, key=lambda fork: (len(fork), fork))
 
 
-def check_fit(pool: Pool, prompts: Sequence[str], config: RunConfig) -> None:
+def check_fit(pool: Pool, prompts: Sequence[str], config: RunConfig, measured: Sequence[str] = ()) -> None:
     """Raise ConfigError if a prompt and its answer exceed some model's context; loads tokenizers only.
 
-    The first prompt is the judges' template; the others are instructions, and must fit into it too.
+    The first prompt is the judges' template; the others are instructions, and must fit into it too. ``measured`` are
+    validation and test questions, which are only answered.
     """
     template, *instructions = prompts
     for base in {m.base: m.name for m in pool.members}:
@@ -315,6 +316,13 @@ def check_fit(pool: Pool, prompts: Sequence[str], config: RunConfig) -> None:
         }
         if config.training.algorithm == "dpo":
             del room["training.grpo.max_completion"]
+        for question in measured:
+            length, needed = len(render(tokenizer, question)), config.evaluation.max_new_tokens
+            if length + needed > context:
+                raise ConfigError(
+                    f"item {question[:60]!r} has {length} tokens for base {base.name!r}; {needed} more "
+                    f"(evaluation.max_new_tokens) exceed its context of {context}: remove the item or lower the setting"
+                )
         for instruction in instructions:
             length = len(render(tokenizer, instruction))
             for setting, needed in room.items():

@@ -1,0 +1,34 @@
+"""Multi-agent debate: every model sees the others' answers, criticises and revises its own, once; then plurality.
+
+On open tasks, where answers cannot be counted, the best validator's revised answer is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stackalign_core.team import Team
+
+
+def prompt(question: str, own: str, others: Sequence[str]) -> str:
+    listed = "\n".join(f"- {text}" for text in others)
+    return (
+        f"Question: {question}\nYour answer: {own}\nAnswers of others:\n{listed}\n"
+        "Criticise these answers, then give only your final answer to the question."
+    )
+
+
+def answer(team: Team) -> list[tuple[str, str]]:
+    revised = {}
+    for model in team.ranked:
+        others = [name for name in team.ranked if name != model]
+        prompts = [
+            team.fitted(
+                model,
+                [team.proposals[name][i] for name in others],
+                lambda shown, q=q, i=i, model=model: prompt(q, team.proposals[model][i], shown),
+            )
+            for i, q in enumerate(team.questions)
+        ]
+        revised[model] = team.ask("revise", model, prompts)
+    return team.plurality(revised, open_task=lambda i: (team.best, revised[team.best][i]))

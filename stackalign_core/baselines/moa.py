@@ -1,0 +1,20 @@
+"""Mixture of Agents, one round: all models propose, the best validator writes one answer from the proposals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stackalign_core.team import Team
+
+
+def prompt(question: str, proposals: Sequence[str]) -> str:
+    listed = "\n".join(f"{i}. {text}" for i, text in enumerate(proposals, 1))
+    return f"Question: {question}\nProposed answers:\n{listed}\nWrite the best answer to the question."
+
+
+def answer(team: Team) -> list[tuple[str, str]]:
+    prompts = [
+        team.fitted(team.best, [team.proposals[name][i] for name in team.ranked], lambda shown, q=q: prompt(q, shown))
+        for i, q in enumerate(team.questions)
+    ]
+    return [(team.best, text) for text in team.ask("aggregate", team.best, prompts)]
