@@ -1,7 +1,7 @@
 # The README's commands. Each makes the virtual environment it needs first.
 PYTHON ?= python3.11
 PROFILE ?= tiny
-SEEDS ?= 1
+SEEDS ?= 3
 POOL_SEED ?= 0
 VENV := .venv
 BIN := $(VENV)/bin
@@ -9,13 +9,17 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: demo test lab figures arena lint benchmark
+.PHONY: demo test test-browser lab figures arena lint benchmark
 
 demo: $(VENV)/.notebooks
 	$(BIN)/python -m stackalign_core.batch notebooks/00_quickstart.ipynb -f parameters/tiny.yaml
 
 test: $(VENV)/.test lint
 	$(BIN)/python -m pytest
+
+test-browser: $(VENV)/.test
+	$(BIN)/python -m pip install -q -c constraints.txt -e ".[browser]"
+	$(BIN)/python -m pytest tests/browser/lab.py
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .

@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
 
-from stackalign_core.config import ConfigError, Profile, nearest, read_yaml, validate
+from stackalign_core.config import ConfigError, Profile, Section, nearest, read_yaml, validate
+from stackalign_core.exhibits import manifests, write_reports
 from stackalign_core.pool import PoolError
 from stackalign_core.runs import project_root, write_json
 
@@ -110,23 +113,109 @@ def clean(notebook: Path) -> None:
     nbformat.write(book, notebook)
 
 
-def batch(notebooks: Sequence[Path], parameters: Mapping[str, Any], root: Path, update: bool = False) -> list[Outcome]:
-    """Execute notebooks one after the other, going on past those that fail; prints a line for each.
+def batch(
+    notebooks: Sequence[Path], parameters: Mapping[str, Any], root: Path, update: bool = False, jobs: int = 1
+) -> list[Outcome]:
+    """Execute notebooks, ``jobs`` at a time, in their order, going on past those that fail; prints their progress.
+
+    Notebooks at work at the same time share the runs they both need (:func:`stackalign_core.experiments.play_all`).
 
     Args:
         update: write the executed outputs back into the notebooks themselves, cleaned.
     """
-    outcomes = []
-    for i, notebook in enumerate(notebooks, 1):
-        print(f"[{i}/{len(notebooks)}] {notebook.name} ...", flush=True)
+
+    def one(notebook: Path) -> Outcome:
         output = root / "runs" / "notebooks" / notebook.name
         outcome = execute(notebook, parameters, output)
         if update and outcome.state == "done":
             notebook.write_bytes(output.read_bytes())
             clean(notebook)
-        print(f"    {outcome.state} in {outcome.seconds:.0f} s {outcome.message}".rstrip(), flush=True)
-        outcomes.append(outcome)
-    return outcomes
+        return outcome
+
+    start = time.perf_counter()
+    with ThreadPoolExecutor(jobs) as pool:
+        futures = {pool.submit(one, notebook): notebook for notebook in notebooks}
+        waiting = set(futures)
+        try:
+            while waiting:
+                finished, waiting = wait(waiting, timeout=2, return_when=FIRST_COMPLETED)
+                for future in finished:
+                    outcome = future.result()
+                    count = f"[{len(futures) - len(waiting)}/{len(futures)}]"
+                    message = f": {outcome.message}" if outcome.message else ""
+                    _say(f"{count} {outcome.notebook} {outcome.state} in {outcome.seconds:.0f} s{message}")
+                if waiting and sys.stdout.isatty():
+                    names = [futures[future].stem for future in waiting if future.running()]
+                    minutes = (time.perf_counter() - start) / 60
+                    _say(f"{minutes:.0f} min, {', '.join(sorted(names))}: {last_phase(root / 'runs')}", passing=True)
+        except KeyboardInterrupt:  # kernels end with their parent; what is complete is kept
+            _say("stopped; the same command goes on from here")
+            os._exit(130)
+    return [future.result() for future in futures]
+
+
+def _say(text: str, passing: bool = False) -> None:
+    """A line of output; a ``passing`` one is overwritten by the next."""
+    clear = "\r\x1b[K" if sys.stdout.isatty() else ""
+    print(clear + text[:150] if passing else clear + text, end="" if passing else "\n", flush=True)
+
+
+def summary(outcomes: Sequence[Outcome], figures: Path) -> str:
+    """The table a batch ends with: every notebook, how it ended, and what it made."""
+    made = {manifest["notebook"]: manifest for manifest in manifests(figures)} if figures.is_dir() else {}
+    lines = [f"{'notebook':<24}{'state':<8}{'seconds':>8}{'figures':>9}{'tables':>8}"]
+    for outcome in outcomes:
+        entries = made.get(Path(outcome.notebook).stem, {"exhibits": []})["exhibits"] if outcome.state == "done" else []
+        n_figures = sum(entry["kind"] == "figure" for entry in entries)
+        row = f"{Path(outcome.notebook).stem:<24}{outcome.state:<8}{outcome.seconds:>8.0f}"
+        lines.append(f"{row}{n_figures:>9}{len(entries) - n_figures:>8}")
+    return "\n".join(lines)
+
+
+def _jobs(profile: Profile) -> int:
+    """How many notebooks this machine can play at once: on a CPU one for every ``engine.threads``, else one."""
+    engine = profile.engine
+    if engine.device != "cpu" or engine.threads is None:
+        return 1
+    return max(1, (os.cpu_count() or 1) // engine.threads)
+
+
+def sync_parameters(notebook: Path, parameters: Mapping[str, Any]) -> None:
+    """Rewrite the notebook's parameters cell: a profile's values, and an empty section for each it does not have."""
+    import nbformat
+
+    book = nbformat.read(notebook, as_version=4)
+    cell = next(cell for cell in book.cells if "parameters" in cell.metadata.get("tags", []))
+    cell.source = parameters_cell(parameters)
+    nbformat.write(book, notebook)
+
+
+def parameters_cell(parameters: Mapping[str, Any]) -> str:
+    """The source of a parameters cell: one assignment for each field of a profile, literals only."""
+    lines = [
+        f"# A profile's settings: the names of parameters/{parameters['profile']}.yaml, which this cell repeats.",
+        "# An empty section takes the papers' defaults (stackalign_core/config.py lists every field).",
+    ]
+    first = ["profile", "methods", "seeds"]
+    for name in [*first, *(name for name in Profile.model_fields if name not in first)]:
+        field = Profile.model_fields[name]
+        section = isinstance(field.annotation, type) and issubclass(field.annotation, Section)
+        value = parameters.get(name, {} if section else field.get_default())
+        lines += f"{name} = {_literal(value)}".splitlines()
+    return "\n".join(lines)
+
+
+def _literal(value: Any, indent: int = 0) -> str:
+    """Python source of plain data; a mapping that holds mappings, or is long, has one key a line."""
+    if isinstance(value, Mapping) and (len(repr(value)) > 90 or any(isinstance(v, Mapping) for v in value.values())):
+        pad = " " * (indent + 4)
+        rows = "".join(f"{pad}{json.dumps(key)}: {_literal(inner, indent + 4)},\n" for key, inner in value.items())
+        return "{\n" + rows + " " * indent + "}"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{json.dumps(key)}: {_literal(inner)}" for key, inner in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(_literal(inner) for inner in value) + "]"
+    return json.dumps(value) if isinstance(value, str) else repr(value)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -139,19 +228,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("-p", "--parameter", nargs=2, action="append", default=[], metavar=("NAME", "YAML"))
     parser.add_argument("--seeds", type=int, help="play seeds 0..N-1 instead of the profile's")
     parser.add_argument("--update", action="store_true", help="write the outputs back into the notebooks")
+    parser.add_argument("--sync", action="store_true", help="only write the file's values into the parameters cells")
+    parser.add_argument("--jobs", type=int, help="notebooks at a time (CPU profiles: as many as their threads leave)")
     args = parser.parse_args(arguments)
     try:
         parameters = read_yaml(args.file)
         parameters |= {name: yaml.safe_load(value) for name, value in args.parameter}
         if args.seeds is not None:
             parameters["seeds"] = list(range(args.seeds))
-        validate(Profile, parameters, where=str(args.file))
+        profile = validate(Profile, parameters, where=str(args.file))
         notebooks = [path.resolve() for path in args.notebooks]
         for notebook in notebooks:
             if not notebook.is_file():
                 raise ConfigError(f"{notebook}: no such notebook")
+            if args.sync:
+                sync_parameters(notebook, parameters)
             check_parameters(notebook, parameters)
-        outcomes = batch(notebooks, parameters, project_root(), args.update)
+        if args.sync:
+            return 0
+        root = project_root()
+        outcomes = batch(notebooks, parameters, root, args.update, min(args.jobs or _jobs(profile), len(notebooks)))
+        if (root / "figures").is_dir():
+            write_reports(root / "figures")
+        if len(outcomes) > 1:
+            print(summary(outcomes, root / "figures" / profile.profile))
     except (ConfigError, PoolError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -260,7 +260,8 @@ class Game:
         """Aggregate (Eq. 8), then reputations duel by duel (Eq. 9-11), the leader (Eq. 2-5), and the pairs.
 
         Raises:
-            RunError: more than ``judging.max_failed`` of the duels are void or failed.
+            RunError: more than ``judging.max_failed`` of the duels are void or failed (DPO; in GRPO the rollouts of each
+                model are held to it, see :meth:`Rollouts.write`).
         """
         where = _where(t)
         if not self._settled(t):
@@ -289,6 +290,8 @@ class Game:
         return self.store.read(f"{where}/pairs")
 
     def _enough_settled(self, t: int, duels: pd.DataFrame) -> None:
+        if self.config.training.algorithm == "grpo":
+            return  # every model has trained by now, and refused by itself if too few completions had a reward
         void, failed = (int((duels.outcome == kind).sum()) for kind in ("void", "failed"))
         if void + failed > self.config.judging.max_failed * len(duels):
             raise RunError(

@@ -12,6 +12,12 @@ from tqdm import tqdm
 from stackalign_core.config import RunConfig
 
 
+def _in_kernel() -> bool:
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython else None
+    return hasattr(shell, "kernel")
+
+
 class Progress:
     """Shows iteration, phase, and the numbers that tell whether the game goes well."""
 
@@ -24,7 +30,7 @@ class Progress:
         self.line: Any = None
 
     def __enter__(self) -> Self:
-        if "ipykernel" in sys.modules:
+        if _in_kernel():
             from IPython.display import display
 
             self.line = display({"text/plain": f"{self.label}: starting"}, raw=True, display_id=True)

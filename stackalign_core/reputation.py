@@ -121,10 +121,10 @@ def vote_weights(
 ) -> tuple[Floats, list[int]]:
     """The weight of each model's vote in Eq. 8, and the list of down-weighted judges after this iteration.
 
-    Without reweighting the weight is the reputation (or 1, without ``config.weighted_votes``). Sparta's reweighting: from the second iteration on, one
-    more judge is down-weighted each iteration; the first on the list has its vote multiplied by 0, the second by 0.1,
-    and so on (up to 1). "static" adds the lowest-reputation judge not yet listed and keeps the order; "dynamic"
-    re-ranks: the ``iteration`` lowest of today, lowest first.
+    Without reweighting the weight is the reputation (1 without ``config.weighted_votes``). Sparta's reweighting: from
+    the second iteration on, one more judge is down-weighted each iteration; the first on the list has its vote
+    multiplied by 0, the second by 0.1, and so on (up to 1). "static" adds the lowest-reputation judge not yet listed
+    and keeps the order; "dynamic" re-ranks: the ``iteration`` lowest of today, lowest first.
 
     Args:
         reputations: shape (m,), at the start of the iteration.

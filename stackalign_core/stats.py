@@ -65,6 +65,25 @@ def wilson(successes: float, n: int, confidence: float = 0.95) -> tuple[float, f
     return max(0.0, min(p, centre - half)), min(1.0, max(p, centre + half))  # p inside, whatever the rounding
 
 
+def proportion_interval(table: Floats, confidence: float = 0.95) -> tuple[float, float]:
+    """An interval of the mean of a (seeds, items) table of scores in [0, 1]; never degenerate.
+
+    Two things vary from one repetition to the next: the questions asked, which Wilson's interval over one seed's items
+    covers, and the training, which Student's t over the seeds' means covers. The wider one counts, cut to [0, 1].
+
+    Raises:
+        ValueError: not two-dimensional, empty, not finite, or outside [0, 1].
+    """
+    spread = mean_interval(table, confidence)
+    if np.min(table) < 0 or np.max(table) > 1:
+        raise ValueError("expected scores in [0, 1]")
+    items = np.asarray(table).shape[1]
+    low, high = wilson(spread.mean * items, items, confidence)
+    if spread.over == "seeds" and spread.high - spread.low > high - low:
+        return max(0.0, spread.low), min(1.0, spread.high)
+    return low, high
+
+
 def auc(right: Sequence[float] | Floats, wrong: Sequence[float] | Floats) -> float:
     """Probability that a right response is scored above a wrong one (ties count half); NaN if either is empty."""
     if not len(right) or not len(wrong):

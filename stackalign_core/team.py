@@ -1,7 +1,7 @@
 """The untrained pool in front of the test questions: what the baselines are made of (section 8).
 
-Every model first answers the validation and test items greedily, as in a game's first evaluation. A baseline turns these
-proposals, and further questions to the models, into one answer per test item.
+Every model first answers the validation and test items greedily, as in a game's first evaluation. A baseline turns
+these proposals, and further questions to the models, into one answer per test item.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ class Team:
                     log.warning("%s sees %d of %d answers: its context has no room for more", model, n, len(texts))
                 return filled
         raise ConfigError(
-            f"the prompt {prompt([])[:60]!r}... exceeds the context of {model} ({room} tokens before the answer); lower "
-            "evaluation.max_new_tokens, or leave this baseline out"
+            f"the prompt {prompt([])[:60]!r}... exceeds the context of {model} ({room} tokens before the answer); "
+            "lower evaluation.max_new_tokens, or leave this baseline out"
         )
 
     def plurality(

@@ -197,7 +197,7 @@ def season(run):
 
 def in_memory(run):
     """The run with its tables read once, for tests that go through them row by row."""
-    return SimpleNamespace(**season(run), folder=run.folder, config=run.config, models=run.models)
+    return SimpleNamespace(**season(run), folder=run.folder, config=run.config, models=run.models, label=run.label)
 
 
 def starts(run, iteration):

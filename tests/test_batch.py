@@ -99,3 +99,71 @@ def test_updated_notebooks_are_clean(project):
     assert [cell.metadata for cell in book.cells] == [{"tags": ["parameters"]}, {}]
     assert [output.text for output in book.cells[1].outputs] == ["4\n"]
     assert "papermill" not in book.metadata
+
+
+def test_two_notebooks_at_a_time_and_a_table_at_the_end(project, capsys):
+    """Each waits for the other's file, so both must be at work at once."""
+    meet = "import pathlib, time\n" + (
+        "pathlib.Path('../{me}').touch()\nfor _ in range(600):\n    if pathlib.Path('../{you}').exists():\n"
+        "        break\n    time.sleep(.05)\nelse:\n    raise RuntimeError('alone')"
+    )
+    notebook(project / "notebooks" / "a.ipynb", meet.format(me="a", you="b"))
+    notebook(project / "notebooks" / "b.ipynb", meet.format(me="b", you="a"))
+    notebook(project / "notebooks" / "c.ipynb", "raise ValueError('no luck')")
+    assert run(project, "a.ipynb", "b.ipynb", "c.ipynb", extra=["--jobs", "2"]) == 1
+    shown = capsys.readouterr().out
+    assert "[3/3]" in shown
+    rows = {line.split()[0]: line.split()[1:] for line in shown.splitlines()[-3:]}
+    assert [rows[name][0] for name in "abc"] == ["done", "done", "failed"]
+
+
+def test_the_table_counts_what_each_notebook_made(project, capsys):
+    made = (
+        "from stackalign_core.config import profile_from\nfrom stackalign_core.exhibits import Exhibits\n"
+        "import pandas as pd\nshow = Exhibits(profile_from(globals()), 'a')\n"
+        "show.table('a_table', pd.DataFrame({'x': [1]}), 'one')"
+    )
+    literal = "\n".join(f"{name} = {value!r}" for name, value in SETTINGS.items())
+    notebook(project / "notebooks" / "a.ipynb", made, parameters=literal)
+    notebook(project / "notebooks" / "b.ipynb", "1")
+    (project / "figures").mkdir()
+    assert run(project, "a.ipynb", "b.ipynb") == 0
+    table = capsys.readouterr().out.splitlines()
+    assert table[-2].split()[-2:] == ["0", "1"]
+    assert table[-1].split()[-2:] == ["0", "0"]
+    assert "`a_table`" in (project / "figures" / "README.md").read_text()
+    assert (project / "figures" / "CLAIMS.md").is_file()
+
+
+@pytest.mark.parametrize(
+    ("engine", "cpus", "jobs"),
+    [
+        ({"device": "cpu", "threads": 1}, 2, 2),
+        ({"device": "cpu", "threads": 4}, 10, 2),
+        ({"device": "cpu", "threads": 8}, 2, 1),
+        ({"device": "cpu"}, 8, 1),
+        ({"device": "cuda", "threads": 1}, 8, 1),
+    ],
+)
+def test_as_many_notebooks_at_a_time_as_the_threads_leave(engine, cpus, jobs, monkeypatch):
+    profile = batch.validate(batch.Profile, {**SETTINGS, "engine": engine}, where="test")
+    monkeypatch.setattr("os.cpu_count", lambda: cpus)
+    assert batch._jobs(profile) == jobs
+
+
+def test_the_parameters_cell_follows_the_file(project):
+    path = notebook(project / "notebooks" / "a.ipynb", "1")
+    assert run(project, "a.ipynb", extra=["--sync"]) == 0
+    source = nbformat.read(path, as_version=4).cells[0].source
+    values = {}
+    exec(source, {}, values)
+    assert list(values)[:3] == ["profile", "methods", "seeds"]
+    assert batch.validate(batch.Profile, values, where="cell") == batch.validate(batch.Profile, SETTINGS, where="file")
+    assert max(map(len, source.splitlines())) <= 120
+
+
+def test_a_long_section_is_written_one_key_a_line():
+    value = {"a": {"b": 1.5e-3, "c": [1, "x"]}, "d": None, "e": {f"key{i}": i for i in range(12)}}
+    text = batch._literal(value)
+    assert eval(text) == value
+    assert max(map(len, text.splitlines())) < 90

@@ -28,7 +28,7 @@ CURVES = pd.DataFrame(
 ).assign(interval_over="items", n_items=96)
 ACCURACY = pd.DataFrame(
     [
-        {"model": m, "benchmark": b, "when": w, "accuracy": 1.0, "low": 0.94, "high": 1.0, "n": 60}
+        {"model": m, "benchmark": b, "when": w, "accuracy": 1.0, "low": 0.94, "high": 1.0, "n": 60, "seeds": 1}
         for m in ("x", "y")
         for b in ("add", "sort", "count", "more")
         for w in ("before", "after")
@@ -108,7 +108,7 @@ def test_one_seed_is_said_to_be_one_seed():
 def test_accuracy_has_a_panel_per_benchmark_and_says_n():
     figure = plots.accuracy(ACCURACY)
     assert [axes.get_title() for axes in figure.axes if axes.get_visible()] == ["add", "sort", "count", "more"]
-    assert "n = 60" in figure.get_supxlabel()
+    assert "60 questions" in figure.get_supxlabel()
 
 
 def test_costs_stack_to_the_whole_time():

@@ -14,7 +14,7 @@ from stackalign_core import tables
 from stackalign_core.benchmarks import load_benchmark
 from stackalign_core.config import LeaderConfig
 from stackalign_core.game import play
-from stackalign_core.stats import auc, band, extremes, mean_interval, null_leader, wilson
+from stackalign_core.stats import auc, band, extremes, mean_interval, null_leader, proportion_interval, wilson
 
 # Intervals.
 
@@ -261,7 +261,7 @@ def test_compare_is_paired_over_the_seeds_both_have(runs):
 def test_v3_a_method_against_its_own_copy_differs_by_nothing(runs):
     copies = [moved(run) for run in runs[:2]]
     for copy in copies:
-        copy.config = copy.config.model_copy(update={"method": "sparta"})
+        copy.label = "sparta"
     for seeds in (1, 2):
         [row] = tables.compare([*runs[:seeds], *copies[:seeds]], "stackelberg_dpo", "sparta").itertuples()
         assert (row.difference, row.low, row.high) == (0, 0, 0)
@@ -309,9 +309,41 @@ def test_accuracy_is_per_model_and_benchmark_over_all_seeds(runs, evals):
     for row in frame.itertuples():
         mine = test[(test.method == row.method) & (test.model == row.model) & (test.benchmark == row.benchmark)]
         mine = mine[mine.checkpoint == 2] if row.when == "after" else mine[(mine.checkpoint == 0) & (mine.seed == 0)]
-        assert row.n == len(mine) == (120 if row.when == "after" else 60)
+        assert (row.n, row.seeds) == (60, 2 if row.when == "after" else 1)
+        assert len(mine) == row.n * row.seeds
         assert row.accuracy == pytest.approx(mine.score.mean())
-        assert (row.low, row.high) == pytest.approx(wilson(mine.score.sum(), len(mine)))
+        low, high = wilson(60 * mine.score.mean(), 60)
+        means = mine.groupby("seed").score.mean()
+        if row.seeds > 1 and scipy_stats.sem(means) > 0:
+            t_low, t_high = scipy_stats.t.interval(0.95, 1, means.mean(), scipy_stats.sem(means))
+            if t_high - t_low > high - low:
+                low, high = max(0, t_low), min(1, t_high)
+        assert (row.low, row.high) == pytest.approx((low, high))
+
+
+def test_v1_a_proportion_over_seeds_is_not_taken_for_one_over_all_answers():
+    """When training varies more than the questions do, Wilson over seeds x items is far too narrow; ours covers."""
+    rng = np.random.default_rng(4)
+    covered = pooled = 0
+    for _ in range(200):
+        truth = np.clip(0.5 + rng.normal(0, 0.15, (5, 1)), 0, 1)
+        table = (rng.random((5, 60)) < truth).astype(float)
+        low, high = proportion_interval(table)
+        covered += low <= 0.5 <= high
+        low, high = wilson(table.sum(), table.size)
+        pooled += low <= 0.5 <= high
+    assert covered >= 180 > 140 > pooled
+
+
+def test_v4_a_proportion_over_seeds_is_never_certain_and_stays_in_bounds():
+    low, high = proportion_interval(np.ones((3, 20)))
+    assert (low, high) == pytest.approx(wilson(20, 20))
+    assert low < 1
+    uneven = np.array([[1.0] * 20, [1.0] * 20, [1.0] * 5 + [0.0] * 15])
+    low, high = proportion_interval(uneven)
+    assert (low, high) == (0.0, 1.0)
+    with pytest.raises(ValueError, match=r"\[0, 1\]"):
+        proportion_interval(np.array([[1.5, 0.2]]))
 
 
 def test_accuracy_shows_every_method_before_and_after_whatever_its_seeds(runs):

@@ -1,7 +1,8 @@
 """Methods that answer the test questions without the game: one file per method, found by its name.
 
-A file ``NAME.py`` here makes "NAME" a method that profiles and notebooks can ask for. It has a docstring and one function,
-``answer(team: Team) -> list[tuple[str, str]]``: for each of ``team.questions`` the model that speaks and the text.
+A file ``NAME.py`` here makes "NAME" a method that profiles and notebooks can ask for. It has one public function that
+matters, ``answer(team: Team) -> list[tuple[str, str]]``: for each of ``team.questions`` the model that speaks, and its
+text.
 See :mod:`stackalign_core.team`.
 """
 

@@ -6,6 +6,7 @@ On open tasks, where answers cannot be counted, the best validator's revised ans
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from stackalign_core.team import Team
 
@@ -26,9 +27,9 @@ def answer(team: Team) -> list[tuple[str, str]]:
             team.fitted(
                 model,
                 [team.proposals[name][i] for name in others],
-                lambda shown, q=q, i=i, model=model: prompt(q, team.proposals[model][i], shown),
+                partial(prompt, question, team.proposals[model][i]),
             )
-            for i, q in enumerate(team.questions)
+            for i, question in enumerate(team.questions)
         ]
         revised[model] = team.ask("revise", model, prompts)
     return team.plurality(revised, open_task=lambda i: (team.best, revised[team.best][i]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from stackalign_core.team import Team
 
@@ -14,7 +15,7 @@ def prompt(question: str, proposals: Sequence[str]) -> str:
 
 def answer(team: Team) -> list[tuple[str, str]]:
     prompts = [
-        team.fitted(team.best, [team.proposals[name][i] for name in team.ranked], lambda shown, q=q: prompt(q, shown))
-        for i, q in enumerate(team.questions)
+        team.fitted(team.best, [team.proposals[name][i] for name in team.ranked], partial(prompt, question))
+        for i, question in enumerate(team.questions)
     ]
     return [(team.best, text) for text in team.ask("aggregate", team.best, prompts)]

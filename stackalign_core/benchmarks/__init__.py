@@ -82,8 +82,9 @@ def load_data(config: Game, seed: int) -> Data:
     k = config.instructions or len(candidates)
     if k > len(candidates):
         raise ConfigError(
-            f"instructions is {k}, but the Dev sets of {', '.join(config.benchmarks)} leave only {len(candidates)} candidates "
-            f"(after {config.evaluation.validation_share:.0%} for validation); lower instructions or add benchmarks"
+            f"instructions is {k}, but the Dev sets of {', '.join(config.benchmarks)} leave only {len(candidates)} "
+            f"candidates (after {config.evaluation.validation_share:.0%} for validation); lower instructions or add "
+            "benchmarks"
         )
     picked = generator_at(seed, "instructions").choice(len(candidates), size=k, replace=False)
     return Data([candidates[i] for i in picked], validation, test, benchmarks)

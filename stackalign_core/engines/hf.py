@@ -316,13 +316,6 @@ def check_fit(pool: Pool, prompts: Sequence[str], config: RunConfig, measured: S
         }
         if config.training.algorithm == "dpo":
             del room["training.grpo.max_completion"]
-        for question in measured:
-            length, needed = len(render(tokenizer, question)), config.evaluation.max_new_tokens
-            if length + needed > context:
-                raise ConfigError(
-                    f"item {question[:60]!r} has {length} tokens for base {base.name!r}; {needed} more "
-                    f"(evaluation.max_new_tokens) exceed its context of {context}: remove the item or lower the setting"
-                )
         for instruction in instructions:
             length = len(render(tokenizer, instruction))
             for setting, needed in room.items():
@@ -332,3 +325,10 @@ def check_fit(pool: Pool, prompts: Sequence[str], config: RunConfig, measured: S
                         f"({setting}{', judge prompt' if 'judging' in setting else ''}) exceed its context of "
                         f"{context}: remove the instruction or lower {setting}"
                     )
+        for question in measured:
+            length, needed = len(render(tokenizer, question)), config.evaluation.max_new_tokens
+            if length + needed > context:
+                raise ConfigError(
+                    f"item {question[:60]!r} has {length} tokens for base {base.name!r}; {needed} more "
+                    f"(evaluation.max_new_tokens) exceed its context of {context}: remove the item or lower the setting"
+                )

@@ -45,6 +45,10 @@ METHOD_NAMES = {
     "stackelberg_grpo": "Stackelberg (GRPO)",
     "sparta": "Sparta",
     "sparta_original": "Sparta (original)",
+    "best_init": "Best init",
+    "majority_vote": "Majority vote",
+    "moa": "MoA",
+    "debate": "Multi-agent debate",
     "random_judge": "control: random judge",
     "oracle_judge": "control: oracle judge",
 }
@@ -74,8 +78,14 @@ def save(figure: Figure, frame: pd.DataFrame, folder: Path, name: str) -> Figure
     with mpl.rc_context(STYLE):
         figure.savefig(folder / f"{name}.png", metadata={"Software": None})
         figure.savefig(folder / f"{name}.pdf", metadata={"CreationDate": None, "Producer": None, "Creator": None})
-    frame.to_csv(folder / f"{name}.csv", index=False, float_format="%.6g", lineterminator="\n")
+    save_table(frame, folder, name)
     return figure
+
+
+def save_table(frame: pd.DataFrame, folder: Path, name: str) -> None:
+    """Write ``name.csv``: six significant digits, the same bytes on every system."""
+    folder.mkdir(parents=True, exist_ok=True)
+    frame.to_csv(folder / f"{name}.csv", index=False, float_format="%.6g", lineterminator="\n")
 
 
 def gains(frame: pd.DataFrame) -> Figure:
@@ -146,10 +156,9 @@ def accuracy(frame: pd.DataFrame) -> Figure:
             axes.set_visible(False)
         handles, labels = grid.flat[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside upper right", ncols=2)
-        n_before, n_after = (int(frame[frame.when == when].n.iloc[0]) for when in ("before", "after"))
-        figure.supxlabel(
-            f"test accuracy (95% Wilson interval; n = {n_before} answers before, {n_after} after)", fontsize=8
-        )
+        n, seeds = int(frame.n.iloc[0]), int(frame.seeds.max())
+        over = f"{n} questions" if seeds == 1 else f"{n} questions, or t over {seeds} seeds if wider"
+        figure.supxlabel(f"test accuracy (95% Wilson interval over {over})", fontsize=8)
     return figure
 
 

@@ -10,7 +10,7 @@ import pandas as pd
 
 from stackalign_core.benchmarks import Item, load_benchmark
 from stackalign_core.runs import Run
-from stackalign_core.stats import auc, band, extremes, mean_interval, null_leader, wilson
+from stackalign_core.stats import auc, band, extremes, mean_interval, null_leader, proportion_interval, wilson
 
 
 def evaluations(runs: Iterable[Run]) -> pd.DataFrame:
@@ -31,7 +31,11 @@ def _pivot(frame: pd.DataFrame) -> pd.DataFrame:
     """Pool-mean score, a row per seed and a column per item; every model of every seed must have met every item."""
     full = frame.pivot(index=["seed", "model"], columns=["benchmark", "item"], values="score").sort_index(axis=1)
     if full.isna().any().any():
-        raise ValueError("the runs compared were not evaluated on the same items")
+        rows, columns = np.nonzero(full.isna().to_numpy())
+        raise ValueError(
+            f"the runs compared were not evaluated on the same items: {len(rows)} answers are missing, e.g. seed and "
+            f"model {full.index[rows[0]]} have none to {full.columns[columns[0]]}"
+        )
     return full.groupby(level="seed").mean()
 
 
@@ -79,6 +83,9 @@ def compare(runs: Sequence[Run], method: str, other: str) -> pd.DataFrame:
     test = evals[(evals.split == "test") & (evals.checkpoint == evals.checkpoint.max())]
     tables = {name: test[test.method == name] for name in (method, other)}
     shared = sorted(set(tables[method].seed) & set(tables[other].seed))
+    if not shared:
+        have = {name: sorted({int(seed) for seed in table.seed}) for name, table in tables.items()}
+        raise ValueError(f"{method} and {other} have no seed in common (seeds {have}); play both with the same seeds")
     a, b = (_pivot(tables[name][tables[name].seed.isin(shared)]) for name in (method, other))
     gap = mean_interval(_difference(a, b))
     return pd.DataFrame(
@@ -100,16 +107,22 @@ def compare(runs: Sequence[Run], method: str, other: str) -> pd.DataFrame:
 def accuracy(runs: Sequence[Run]) -> pd.DataFrame:
     """Test accuracy per method, model and benchmark, before and after, over all seeds.
 
-    Columns: method, model, benchmark, when ("before", "after"), accuracy, low, high (Wilson), n.
+    Columns: method, model, benchmark, when ("before", "after"), accuracy, low, high
+    (:func:`stackalign_core.stats.proportion_interval`), n (questions), seeds.
     """
     test = evaluations(runs).query("split == 'test'")
     test = test.assign(when=np.where(test.checkpoint == 0, "before", "after"))
     first_seed = test.groupby("method")["seed"].transform("min")
     once = test[(test.when == "after") | (test.seed == first_seed)]  # before training all seeds are the same
-    grouped = once.groupby(["method", "model", "benchmark", "when"], sort=False)["score"]
-    frame = grouped.agg(accuracy="mean", total="sum", n="size").reset_index()
-    bounds = [wilson(total, n) for total, n in zip(frame.total, frame.n, strict=True)]
-    return frame.assign(low=[b[0] for b in bounds], high=[b[1] for b in bounds]).drop(columns="total")
+    rows = []
+    keys = ["method", "model", "benchmark", "when"]
+    for key, group in once.groupby(keys, sort=False):
+        table = group.pivot(index="seed", columns="item", values="score").to_numpy()
+        low, high = proportion_interval(table)
+        seeds, n = table.shape
+        rows.append({**dict(zip(keys, key, strict=True)), "accuracy": table.mean(), "low": low, "high": high})
+        rows[-1] |= {"n": n, "seeds": seeds}
+    return pd.DataFrame(rows)
 
 
 def learning_curves(runs: Sequence[Run]) -> pd.DataFrame:
