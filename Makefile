@@ -1,7 +1,7 @@
 # The README's commands. Each makes the virtual environment it needs first.
 PYTHON ?= python3.11
 PROFILE ?= tiny
-SEEDS ?= 3
+SEEDS ?=
 POOL_SEED ?= 0
 VENV := .venv
 BIN := $(VENV)/bin
@@ -12,7 +12,7 @@ export TOKENIZERS_PARALLELISM := false
 .PHONY: demo test test-browser lab figures arena lint benchmark
 
 demo: $(VENV)/.notebooks
-	$(BIN)/python -m stackalign_core.batch notebooks/00_quickstart.ipynb -f parameters/tiny.yaml
+	$(BIN)/python -m stackalign_core.batch notebooks/00_quickstart.ipynb -f parameters/tiny.yaml --seeds 1 -p profile demo
 
 test: $(VENV)/.test lint
 	$(BIN)/python -m pytest
@@ -30,7 +30,7 @@ lab: $(VENV)/.notebooks
 	$(BIN)/jupyter lab notebooks
 
 figures: $(VENV)/.notebooks
-	$(BIN)/python -m stackalign_core.batch notebooks/*.ipynb -f parameters/$(PROFILE).yaml --seeds $(SEEDS)
+	$(BIN)/python -m stackalign_core.batch notebooks/*.ipynb -f parameters/$(PROFILE).yaml $(if $(SEEDS),--seeds $(SEEDS))
 
 arena: $(VENV)/.notebooks
 	$(BIN)/python -m stackalign_core.arena.build --seed $(POOL_SEED) --output runs/arena-$(POOL_SEED)

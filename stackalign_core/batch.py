@@ -249,7 +249,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         root = project_root()
         outcomes = batch(notebooks, parameters, root, args.update, min(args.jobs or _jobs(profile), len(notebooks)))
         if (root / "figures").is_dir():
-            write_reports(root / "figures")
+            write_reports(root)
         if len(outcomes) > 1:
             print(summary(outcomes, root / "figures" / profile.profile))
     except (ConfigError, PoolError) as error:

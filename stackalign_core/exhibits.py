@@ -185,8 +185,13 @@ def _seeds(seeds: Sequence[int]) -> str:
     return f"{seeds[0]} to {seeds[-1]}" if consecutive and len(seeds) > 2 else ", ".join(map(str, seeds))
 
 
-def write_reports(figures: Path) -> None:
-    """Write ``README.md`` and ``CLAIMS.md`` from the manifests of all profiles below ``figures``."""
-    profiles = sorted(path for path in figures.iterdir() if path.is_dir() and list(path.glob("*.json")))
+def write_reports(root: Path) -> None:
+    """Write ``figures/README.md`` and ``figures/CLAIMS.md`` of a project, from the manifests of all its profiles.
+
+    A profile is one that has a parameters file; figures of trials under another name are not reported.
+    """
+    figures = root / "figures"
+    folders = [figures / file.stem for file in sorted((root / "parameters").glob("*.yaml"))]
+    profiles = [folder for folder in folders if list(folder.glob("*.json"))]
     for name, text in (("README.md", index(profiles)), ("CLAIMS.md", claims(profiles))):
         (figures / name).write_text(text, encoding="utf-8")

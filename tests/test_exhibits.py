@@ -9,7 +9,7 @@ from conftest import SMALL
 from matplotlib.figure import Figure
 
 from stackalign_core.config import Profile, validate
-from stackalign_core.exhibits import Exhibits, verdict, write_reports
+from stackalign_core.exhibits import Exhibits, index, verdict, write_reports
 
 SETTINGS = validate(Profile, {**SMALL, "profile": "mini", "seeds": [0, 1, 2]}, where="test")
 FRAME = pd.DataFrame({"x": [1, 2], "y": [0.123456789, 1 / 3]})
@@ -56,8 +56,7 @@ def test_what_shows_times_has_no_hash(tmp_path):
     show.table("calls", FRAME, "calls")
     first, second = manifest(tmp_path, "10_costs")["exhibits"]
     assert "csv" not in first and len(second["csv"]) == 12
-    write_reports(tmp_path)
-    assert "varies (times)" in (tmp_path / "README.md").read_text()
+    assert "varies (times)" in index([tmp_path / "mini"])
 
 
 def test_numbers_are_named_once_and_finite(tmp_path):
@@ -99,22 +98,25 @@ def test_a_verdict_needs_an_interval_without_zero(low, high, says):
 
 
 def test_the_reports_have_every_profile_figure_number_and_claim(tmp_path):
-    show = Exhibits(SETTINGS, "02_b", tmp_path)
+    figures = tmp_path / "figures"
+    show = Exhibits(SETTINGS, "02_b", figures)
     show.figure("b_line", drawing(), FRAME, "a line")
     show.number("b gain", 0.25)
     show.claim("Pools learn.", "supported", "+3.0 points [1.0, 5.0] over 3 seeds")
     other = SETTINGS.model_copy(update={"profile": "other", "seeds": [4]})
-    Exhibits(other, "02_b", tmp_path).table("b_table", FRAME, "rows")
-    (tmp_path / "empty").mkdir()
+    Exhibits(other, "02_b", figures).table("b_table", FRAME, "rows")
+    Exhibits(other.model_copy(update={"profile": "trial"}), "02_b", figures).table("b_table", FRAME, "rows")
+    (tmp_path / "parameters").mkdir()
+    for name in ("mini", "other", "empty"):
+        (tmp_path / "parameters" / f"{name}.yaml").touch()
     write_reports(tmp_path)
-    readme, claims = ((tmp_path / name).read_text() for name in ("README.md", "CLAIMS.md"))
+    readme, claims = ((figures / name).read_text() for name in ("README.md", "CLAIMS.md"))
     assert "| `b_line` [png](mini/b_line.png) [pdf](mini/b_line.pdf) [csv](mini/b_line.csv) | a line |" in readme
     assert "`notebooks/02_b.ipynb` | `parameters/mini.yaml`" in readme
     assert "| 0 to 2 |" in readme and "| 4 |" in readme
     assert "| b gain | 0.25 | `02_b` |" in readme
-    assert "## Profile `other`" in readme and "empty" not in readme
+    assert "## Profile `other`" in readme and "empty" not in readme and "trial" not in readme
     assert "| Pools learn. | **supported** | +3.0 points [1.0, 5.0] over 3 seeds | `02_b` | 0 to 2 |" in claims
     assert "other" not in claims.partition("## Profile")[2]
-    again = readme
     write_reports(tmp_path)
-    assert (tmp_path / "README.md").read_text() == again
+    assert (figures / "README.md").read_text() == readme
