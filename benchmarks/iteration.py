@@ -20,6 +20,7 @@ from scipy.stats import linregress
 
 from stackalign_core import plots
 from stackalign_core.config import load_profile
+from stackalign_core.exhibits import Exhibits, write_reports
 from stackalign_core.game import play
 from stackalign_core.runs import project_root
 
@@ -63,6 +64,14 @@ def draw(frame: pd.DataFrame) -> Figure:
     return figure
 
 
+def report(frame: pd.DataFrame) -> None:
+    """The figure and its data."""
+    profile = load_profile(project_root() / "parameters" / "tiny.yaml", seeds=[0])
+    show = Exhibits(profile, "scaling", made_by="benchmarks/iteration.py")
+    show.figure("scaling", draw(frame), frame, "seconds per iteration against duels and models", clock=True)
+    write_reports(project_root())
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=1, help="runs per point; the fastest counts")
@@ -75,7 +84,7 @@ def main() -> None:
             rows.append(min(tries, key=lambda row: row["seconds"]))
             print({k: round(float(v), 3) for k, v in rows[-1].items()}, flush=True)
     frame = pd.DataFrame(rows).assign(around_share=lambda f: f.run_around / f.run_seconds)
-    plots.save(draw(frame), frame, project_root() / "figures" / "tiny", "scaling")
+    report(frame)
     at = frame.set_index(["D", "m"])
     print(f"one iteration, D = 48, m = 5: {at.loc[(48, 5), 'seconds']:.2f} s")
     print(f"around the model calls, D = 64, m = 6: {at.loc[(64, 6), 'around_share']:.1%} of the run")

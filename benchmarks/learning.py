@@ -13,7 +13,9 @@ from pathlib import Path
 import pandas as pd
 
 from stackalign_core import plots, tables
-from stackalign_core.config import METHODS, load_profile
+from stackalign_core.config import METHODS, Profile, load_profile
+from stackalign_core.exhibits import Exhibits, write_reports
+from stackalign_core.experiments import play_all
 from stackalign_core.game import play
 from stackalign_core.runs import Run, project_root
 
@@ -25,18 +27,19 @@ COMPARISONS = [
 ]
 
 
-def report(runs: list[Run], name: str, over: str) -> None:
-    """Figures, tables and sentences of one set of runs; ``over`` says what their "seed" is."""
-    folder = project_root() / "figures" / "tiny"
+def report(runs: list[Run], profile: Profile, over: str, command: str) -> None:
+    """Figures, tables and sentences of one set of runs; ``over`` says what their "seed" is: seeds or pools."""
+    show = Exhibits(profile, f"learning_{over}", made_by=command)
     gains = tables.gains(runs).replace({"interval_over": {"seeds": over}})
     differences = pd.concat([tables.compare(runs, a, b) for a, b in COMPARISONS], ignore_index=True)
     differences = differences.replace({"interval_over": {"seeds": over}})
-    plots.save(plots.gains(gains), gains, folder, f"learning_gains_{name}")
-    differences.to_csv(
-        folder / f"learning_differences_{name}.csv", index=False, float_format="%.6g", lineterminator="\n"
-    )
     curves = tables.learning_curves(runs).replace({"interval_over": {"seeds": over}})
-    plots.save(plots.learning_curves(curves), curves, folder, f"learning_curves_{name}")
+    show.figure(f"learning_gains_{over}", plots.gains(gains), gains, f"gain in pool-mean test accuracy over {over}")
+    show.figure(f"learning_curves_{over}", plots.learning_curves(curves), curves, f"validation accuracy over {over}")
+    show.table(f"learning_differences_{over}", differences, f"paired differences of methods over {over}")
+    for row in gains.itertuples():
+        show.number(f"gain {row.method} over {over}", row.gain)
+    write_reports(project_root())
     print(f"\nover {over}\n{tables.read_gains(gains)}")
     for i in range(len(differences)):
         print("-", tables.read_difference(differences.iloc[[i]]))
@@ -57,12 +60,15 @@ def main() -> None:
         for number, pool in enumerate(["arena", *(str(path.resolve()) for path in args.pools)]):
             played = [play(profile.run(method, 0, pool=pool, models=models)) for method in methods]
             runs += [_as_seed(run, number) for run in played]  # a pool stands where a seed stood
-        name, over = "pools", "pools"
+        profile = profile.model_copy(update={"seeds": [0]})
+        over, command = "pools", f"benchmarks/learning.py --pools (seed 0 on {len(args.pools) + 1} pools)"
     else:
-        runs = [play(profile.run(method, seed)) for seed in range(args.seeds) for method in methods]
-        name, over = "seeds", "seeds"
+        profile = profile.model_copy(update={"seeds": list(range(args.seeds))})
+        wanted = [(method, profile.run(method, seed)) for seed in profile.seeds for method in methods]
+        runs = play_all(wanted)
+        over, command = "seeds", f"benchmarks/learning.py --seeds {args.seeds}"
     if not args.methods:
-        report(runs, name, over)
+        report(runs, profile, over, command)
 
 
 def _as_seed(run: Run, number: int) -> Run:

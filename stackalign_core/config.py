@@ -317,7 +317,7 @@ def known_methods() -> list[str]:
     return [*METHODS, *baselines.names()]
 
 
-class ExperimentsConfig(Section):
+class StudyConfig(Section):
     """What the notebooks vary; it changes no run by itself."""
 
     pool_sizes: Annotated[list[Annotated[Int, Field(ge=3)]], Field(min_length=1)] = [3, 5, 7, 10]
@@ -332,7 +332,7 @@ class Profile(Game):
     profile: str
     methods: Annotated[list[str], Field(min_length=1)]
     seeds: Annotated[list[Annotated[Int, Field(ge=0)]], Field(min_length=1)]
-    experiments: ExperimentsConfig = ExperimentsConfig()
+    study: StudyConfig = StudyConfig()
 
     @model_validator(mode="after")
     def _known_methods(self) -> Self:
@@ -347,7 +347,7 @@ class Profile(Game):
         """The run of one method and seed; ``changes`` are further settings, nested like the YAML."""
         if method not in known_methods():
             raise ConfigError(f"unknown method {method!r}{nearest(method, known_methods())}")
-        settings = self.model_dump(exclude={"profile", "methods", "seeds", "experiments"})
+        settings = self.model_dump(exclude={"profile", "methods", "seeds", "study"})
         merged = merge(merge(settings, METHODS.get(method, {})), changes)
         return validate(RunConfig, {**merged, "method": method, "seed": seed}, where=f"method {method}")
 

@@ -31,14 +31,18 @@ class Exhibits:
         settings: the profile; its name is the folder's.
         notebook: the notebook's name without ``.ipynb``.
         folder: all figures; None: ``figures/`` of the project.
+        made_by: what makes the figures, if it is not the notebook of that name.
     """
 
-    def __init__(self, settings: Profile, notebook: str, folder: Path | None = None) -> None:
+    def __init__(
+        self, settings: Profile, notebook: str, folder: Path | None = None, made_by: str | None = None
+    ) -> None:
         self.folder = (folder or project_root() / "figures") / settings.profile
         self.notebook = notebook
         digest = hashlib.sha256(settings.model_dump_json(exclude={"seeds", "methods"}).encode()).hexdigest()[:8]
         self._manifest: dict[str, Any] = {
             "notebook": notebook,
+            "made_by": made_by or f"notebooks/{notebook}.ipynb",
             "profile": settings.profile,
             "seeds": list(settings.seeds),
             "settings": digest,
@@ -135,7 +139,7 @@ def index(profiles: Sequence[Path]) -> str:
             "",
             f"## Profile `{folder.name}`",
             "",
-            "| figure | what is seen | notebook | parameters | seeds | hash |",
+            "| figure | what is seen | made by | parameters | seeds | hash |",
         ]
         lines += ["|---|---|---|---|---|---|"]
         for manifest in found:
@@ -145,7 +149,7 @@ def index(profiles: Sequence[Path]) -> str:
                 files = ["png", "pdf", "csv"] if entry["kind"] == "figure" else ["csv"]
                 links = " ".join(f"[{kind}]({folder.name}/{name}.{kind})" for kind in files)
                 lines.append(
-                    f"| `{name}` {links} | {entry['what']} | `notebooks/{manifest['notebook']}.ipynb` | "
+                    f"| `{name}` {links} | {entry['what']} | `{manifest['made_by']}` | "
                     f"`parameters/{manifest['profile']}.yaml` ({manifest['settings']}) | {seeds} | "
                     f"{entry.get('csv', 'varies (times)')} |"
                 )
@@ -165,7 +169,8 @@ def claims(profiles: Sequence[Path]) -> str:
         "",
         "Made by `make figures`; do not edit. *Supported* and *contradicted* mean that a 95% interval excludes the",
         "opposite; *not supported* means that the runs cannot tell. The tiny profile plays with models of 0.8 million",
-        "parameters: a claim it does not support may well hold for large ones, and the other way round.",
+        "parameters: a claim it does not support may well hold for large ones, and the other way round. With one seed",
+        "intervals are over questions alone and say nothing about the luck of training.",
     ]
     for folder in profiles:
         rows = [

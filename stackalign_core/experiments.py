@@ -95,8 +95,8 @@ def plan(settings: Profile, conditions: Mapping[str, Condition] | Sequence[str])
 
 
 def main_table(settings: Profile) -> Plan:
-    """The methods of the main table; with ``experiments.one_run_per_benchmark`` a run for each benchmark."""
-    if not settings.experiments.one_run_per_benchmark:
+    """The methods of the main table; with ``study.one_run_per_benchmark`` a run for each benchmark."""
+    if not settings.study.one_run_per_benchmark:
         return plan(settings, main_methods())
     return [
         (method, settings.run(method, seed, benchmarks=[benchmark]))
@@ -109,11 +109,11 @@ def main_table(settings: Profile) -> Plan:
 def pool_sizes(settings: Profile) -> Plan:
     """Figure 8: Stackelberg DPO with m models, drawn from all models of the pool anew for each seed, nested in m."""
     everyone = pool_models(settings.pool)
-    too_large = [m for m in settings.experiments.pool_sizes if m > len(everyone)]
+    too_large = [m for m in settings.study.pool_sizes if m > len(everyone)]
     if too_large:
-        raise ConfigError(f"experiments.pool_sizes: {too_large} exceed the {len(everyone)} models of {settings.pool}")
+        raise ConfigError(f"study.pool_sizes: {too_large} exceed the {len(everyone)} models of {settings.pool}")
     wanted: Plan = []
-    for m in settings.experiments.pool_sizes:
+    for m in settings.study.pool_sizes:
         for seed in settings.seeds:
             order = generator_at(seed, "pool size").permutation(len(everyone))
             models = [everyone[i] for i in sorted(order[:m])]

@@ -7,6 +7,7 @@ values at its start (D2), so all its duels are known before the first token, and
 
 from __future__ import annotations
 
+import gc
 import logging
 import math
 from collections.abc import Callable, Sequence
@@ -75,6 +76,8 @@ def play(config: RunConfig, root: Path | None = None, make_engine: MakeEngine | 
                 else:
                     game.play()
             store.finish()
+            del game  # engine and trainers hang in cycles, which the collector would leave alone for many runs
+            gc.collect()
         return Run(store.folder)
 
 
@@ -260,8 +263,8 @@ class Game:
         """Aggregate (Eq. 8), then reputations duel by duel (Eq. 9-11), the leader (Eq. 2-5), and the pairs.
 
         Raises:
-            RunError: more than ``judging.max_failed`` of the duels are void or failed (DPO; in GRPO the rollouts of each
-                model are held to it, see :meth:`Rollouts.write`).
+            RunError: more than ``judging.max_failed`` of the duels are void or failed (DPO; in GRPO the rollouts of
+                each model are held to it, see :meth:`Rollouts.write`).
         """
         where = _where(t)
         if not self._settled(t):

@@ -65,7 +65,7 @@ def test_numbers_are_named_once_and_finite(tmp_path):
     show.number("gain", 1 / 3)  # the same again, as when a cell is run twice
     show.number("unknown", math.nan)
     assert manifest(tmp_path, "01_a")["numbers"] == {"gain": 0.333333, "unknown": None}
-    with pytest.raises(ValueError, match="'gain' .* named twice"):
+    with pytest.raises(ValueError, match=r"'gain' .* named twice"):
         show.number("gain", 0.4)
     with pytest.raises(ValueError, match="infinite"):
         show.number("ratio", math.inf)

@@ -72,14 +72,14 @@ def test_without_top_k_every_opponent_is_equally_likely():
 
 def test_pool_sizes_are_nested_and_drawn_anew_for_each_seed():
     everyone = pool_models("arena")
-    wanted = experiments.pool_sizes(profile(seeds=[0, 1, 2], experiments={"pool_sizes": [3, 5, 10]}))
+    wanted = experiments.pool_sizes(profile(seeds=[0, 1, 2], study={"pool_sizes": [3, 5, 10]}))
     by = {(label, config.seed): config.models for label, config in wanted}
     for seed in (0, 1, 2):
         assert set(by["3", seed]) < set(by["5", seed]) < set(by["10", seed]) == set(everyone)
         assert by["5", seed] == [name for name in everyone if name in by["5", seed]]  # the pool's order
     assert len({tuple(by["5", seed]) for seed in (0, 1, 2)}) > 1
     with pytest.raises(ConfigError, match=r"pool_sizes: \[11\] exceed the 10 models"):
-        experiments.pool_sizes(profile(experiments={"pool_sizes": [11]}))
+        experiments.pool_sizes(profile(study={"pool_sizes": [11]}))
 
 
 def test_the_diversity_ladder_repeats_distinct_models():
@@ -124,7 +124,7 @@ def test_levels_nobody_has_are_refused():
 
 
 def test_the_main_table_may_play_each_benchmark_by_itself():
-    settings = profile(benchmarks=["add", "sort"], experiments={"one_run_per_benchmark": True})
+    settings = profile(benchmarks=["add", "sort"], study={"one_run_per_benchmark": True})
     wanted = experiments.main_table(settings)
     assert [(label, config.benchmarks) for label, config in wanted[:2]] == [
         ("best_init", ["add"]),
@@ -237,7 +237,7 @@ def test_the_best_initial_model_is_picked_by_validation_and_answers_the_test_ite
 
 def test_majority_vote_is_the_plurality_and_ties_go_to_the_better_validator(tmp_path, trainers):
     def measure(model, question, adapter):
-        a, b = map(int, question.removeprefix("Add: ").split(" + "))
+        a, _ = map(int, question.removeprefix("Add: ").split(" + "))
         if a % 2:  # two against one against one
             return ["17", " 17", "x", right(question)][model]
         return ["17", "18", "19", right(question)][model]  # all alone: the best validator

@@ -125,7 +125,7 @@ def small_suite(tmp_path_factory):
     settings = yaml.safe_load((ROOT / "parameters" / "tiny.yaml").read_text())
     settings |= {"profile": "small", "models": ["llama-a", "llama-b", "qwen-a", "neox-a"], "seeds": [0]}
     settings |= {"benchmarks": ["sort", "count"], "instructions": 24, "iterations": 2, "duels": 12}
-    settings["experiments"] = {"pool_sizes": [3, 4]}
+    settings["study"] = {"pool_sizes": [3, 4]}
     (folder / "parameters" / "small.yaml").write_text(yaml.safe_dump(settings))
     command = [sys.executable, "-m", "stackalign_core.batch", *sorted(str(p) for p in folder.glob("notebooks/*.ipynb"))]
     command += ["-f", "parameters/small.yaml"]
