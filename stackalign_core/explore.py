@@ -172,9 +172,9 @@ class Duel:
         }
 
     def _heard(self, answer: Any) -> list[tuple[str, str]]:
-        """(judge with its vote, what it said) for one completion."""
+        """(judge and its vote, what it said) for one completion."""
         mine = self.verdicts[(self.verdicts.model == answer.model) & (self.verdicts["sample"] == answer.sample)]
-        return [(f"{v.judge} (vote {v.weight:.2f})", _verdict(v)) for v in mine.itertuples()]
+        return [(_judge(v), _verdict(v)) for v in mine.itertuples()]
 
     def __repr__(self) -> str:
         lines = [self._title(), *(f"{name}: {value}" for name, value in self._lines().items())]
@@ -186,7 +186,9 @@ class Duel:
                 lines.append(
                     f"  answer {answer.sample} ({_right(answer.right)}, score {_number(answer.score)}): {shown}"
                 )
-                lines += [f"    {judge}: {' '.join(said.split())}" for judge, said in self._heard(answer)]
+                lines += [
+                    f"    {' '.join(judge.split())}: {' '.join(said.split())}" for judge, said in self._heard(answer)
+                ]
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
@@ -197,7 +199,7 @@ class Duel:
             )
             for side in self.sides.itertuples()
         ]
-        judges = [f"{v.judge} (vote {v.weight:.2f})" for v in self.verdicts.drop_duplicates("judge").itertuples()]
+        judges = [_judge(v) for v in self.verdicts.drop_duplicates("judge").itertuples()]
         answers = []
         for answer in self.answers.itertuples():
             heard = dict(self._heard(answer))
@@ -218,6 +220,10 @@ def _right(score: float) -> str:
 
 def _number(value: float) -> str:
     return "-" if math.isnan(value) else f"{value:.2f}"
+
+
+def _judge(said: Any) -> str:
+    return f"{said.judge}\n(vote {said.weight:.2f})"
 
 
 def _verdict(said: Any) -> str:

@@ -23,7 +23,7 @@ def rewards(frame: pd.DataFrame) -> Figure:
     """The leader's reward over both scores, a panel per tau."""
     taus = sorted(frame.tau.unique())
     with mpl.rc_context(STYLE):
-        figure, grid = _figure(PAGE, 2.3, ncols=len(taus), sharey=True, squeeze=False)
+        figure, grid = _figure(PAGE, 2.5, ncols=len(taus), sharey=True, squeeze=False)
         for axes, tau in zip(grid.flat, taus, strict=True):
             table = frame[frame.tau == tau].pivot(index="worse", columns="better", values="reward")
             edge = (table.columns[1] - table.columns[0]) / 2
