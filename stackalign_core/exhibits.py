@@ -174,7 +174,7 @@ def claims(profiles: Sequence[Path]) -> str:
     ]
     for folder in profiles:
         rows = [
-            (claim["claim"], claim["verdict"], claim["evidence"], manifest["notebook"], _seeds(manifest["seeds"]))
+            (claim["claim"], _told(claim, manifest), claim["evidence"], manifest["notebook"], _seeds(manifest["seeds"]))
             for manifest in manifests(folder)
             for claim in manifest["claims"]
         ]
@@ -183,6 +183,10 @@ def claims(profiles: Sequence[Path]) -> str:
             lines += ["|---|---|---|---|---|"]
             lines += [f"| {a} | **{b}** | {c} | `{d}` | {e} |" for a, b, c, d, e in rows]
     return "\n".join(lines) + "\n"
+
+
+def _told(claim: dict[str, Any], manifest: dict[str, Any]) -> str:
+    return f"{claim['verdict']}{' (1 seed)' if len(manifest['seeds']) == 1 else ''}"
 
 
 def _seeds(seeds: Sequence[int]) -> str:

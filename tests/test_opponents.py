@@ -212,6 +212,7 @@ def test_one_seed_is_permuted_within_questions():
     assert (frame.unit == "questions").all()
     assert frame.p.iloc[0] < 0.01
     assert (frame.null_high > frame.null_low).all()
+    assert "within questions, p < 0.001 (1 seed(s), 20 test items; the luck of training" in tables.read_matters(frame)
     same = tables.matters(strategies({name: [10] for name in FIGURE_7}, seeds=(0,)))
     assert same.spread.tolist() == pytest.approx([0, 0], abs=1e-12)
     assert np.isnan(tables.matters_claim(same)[1])  # nothing to permute: not measured

@@ -560,7 +560,7 @@ def read_correlations(frame: pd.DataFrame) -> str:
             f"- **{method}**: reputation and {AFTER} {_told(_row(part, REPUTATION))}; and {others}. The mean margin, "
             f"the same scores without Eq. 9, and {AFTER}: {_told(plain)}."
         )
-    row = next(last.itertuples())
+    row = _row(last, REPUTATION)
     return "\n".join(lines) + (
         f"\n\nSpearman correlations over {row.models} models, with {_over(row)} behind the intervals: coarse. Null: "
         f"where 95% of the {row.permutations} permutations of the models lie, the same permutation in every seed."

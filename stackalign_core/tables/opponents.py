@@ -339,10 +339,12 @@ def read_matters(frame: pd.DataFrame) -> str:
 
 
 def _spread_words(row: Any) -> str:
+    p = "p < 0.001" if row.p < 0.001 else f"p = {row.p:.3f}"
+    luck = "; the luck of training is left out" if row.seeds == 1 else ""
     return (
         f"the {row.strategies} strategies' means have a standard deviation of {100 * row.spread:.2f} points, against "
         f"{100 * row.null_mean:.2f} [{100 * row.null_low:.2f}, {100 * row.null_high:.2f}] with strategies relabelled "
-        f"within {row.unit}, p = {row.p:.3f} ({row.seeds} seed(s), {row.n_items} test items)"
+        f"within {row.unit}, {p} ({row.seeds} seed(s), {row.n_items} test items{luck})"
     )
 
 

@@ -42,13 +42,15 @@ SETTINGS = {
 SNAPSHOT = r"""() => {
     const panel = document.querySelector(".jp-NotebookPanel:not(.lm-mod-hidden)");
     const all = (node, selector) => [...node.querySelectorAll(selector)];
+    const code = window.jupyterapp.shell.currentWidget.content.widgets.filter(cell => cell.model.type === "code");
+    const outputs = code.flatMap(cell => cell.model.outputs.toJSON());  // in the page an error looks like any stderr
     return {
         status: panel.querySelector(".jp-Notebook-ExecutionIndicator")?.dataset.status,
         cells: all(panel, ".jp-CodeCell").map(cell => ({
             prompt: cell.querySelector(".jp-InputPrompt").innerText.trim(),
             outputs: all(cell, ".jp-OutputArea-output").filter(output => output.offsetHeight > 0).length,
         })),
-        errors: all(panel, '[data-mime-type="application/vnd.jupyter.error"]').map(output => output.innerText),
+        errors: outputs.filter(output => output.output_type === "error").map(output => output.evalue),
         pictures: all(panel, ".jp-OutputArea-output img").map(img => img.complete ? img.naturalWidth : 0),
         widgets: all(panel, '[data-mime-type*="widget"]').length,
         dialogs: all(document, ".jp-Dialog").map(dialog => dialog.innerText),
