@@ -347,6 +347,10 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
+def _read_all(files: Sequence[Path]) -> pd.DataFrame:
+    return pd.concat([pd.read_parquet(f) for f in files], ignore_index=True) if files else pd.DataFrame()
+
+
 class Run:
     """The reading side of a run folder: every table as one frame over all iterations so far.
 
@@ -363,6 +367,7 @@ class Run:
             raise RunError(f"{self.folder}: layout version {self.settings.get('format')}, expected {FORMAT}")
         settings = {k: v for k, v in self.settings.items() if k not in ("format", "pool_digest")}
         self.config = RunConfig(**settings)
+        self._frames: dict[str, pd.DataFrame] = {}
         self.label = self.config.method
         """What an experiment calls the run; tables group by it."""
 
@@ -374,17 +379,25 @@ class Run:
         file = self.folder / "state.json"
         return json.loads(file.read_text(encoding="utf-8"))["status"] if file.is_file() else "new"
 
+    def _kept(self, name: str, read: Callable[[], pd.DataFrame]) -> pd.DataFrame:
+        """A frame, read once if the run is complete; changing it changes no other caller's (pandas copies on write)."""
+        if name not in self._frames:
+            frame = read()
+            if self.status != "complete":
+                return frame
+            self._frames[name] = frame
+        return self._frames[name].copy(deep=False)
+
     def _tables(self, pattern: str) -> pd.DataFrame:
-        files = sorted(self.folder.glob(pattern), key=self._time)
-        return pd.concat([pd.read_parquet(f) for f in files], ignore_index=True) if files else pd.DataFrame()
+        return self._kept(pattern, lambda: _read_all(sorted(self.folder.glob(pattern), key=self._time)))
 
     def _ordered(self, pattern: str) -> pd.DataFrame:
         """Tables with one file per model, in the pool's order within each iteration."""
-        files = sorted(
-            self.folder.glob(pattern),
-            key=lambda f: (*self._time(f), self.models.index(self._model(f))),
-        )
-        return pd.concat([pd.read_parquet(f) for f in files], ignore_index=True) if files else pd.DataFrame()
+
+        def place(file: Path) -> tuple[int, str, int]:
+            return (*self._time(file), self.models.index(self._model(file)))
+
+        return self._kept(pattern, lambda: _read_all(sorted(self.folder.glob(pattern), key=place)))
 
     def _time(self, file: Path) -> tuple[int, str]:
         """Sorts iter-100 after iter-11."""
@@ -446,8 +459,8 @@ class Run:
     @property
     def evals(self) -> pd.DataFrame:
         """checkpoint, model, split, benchmark, item, level, response, score."""
-        frames = [self._ordered("initial/eval/*.parquet"), self._ordered("iter-*/eval/*.parquet")]
-        return pd.concat(frames, ignore_index=True)
+        parts = ("initial/eval/*.parquet", "iter-*/eval/*.parquet")
+        return self._kept("evals", lambda: pd.concat(map(self._ordered, parts), ignore_index=True))
 
     @property
     def selected(self) -> pd.DataFrame:
