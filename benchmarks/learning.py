@@ -29,7 +29,8 @@ COMPARISONS = [
 
 def report(runs: list[Run], profile: Profile, over: str, command: str) -> None:
     """Figures, tables and sentences of one set of runs; ``over`` says what their "seed" is: seeds or pools."""
-    show = Exhibits(profile, f"learning_{over}", made_by=command)
+    repeats = len({run.config.seed for run in runs})
+    show = Exhibits(profile, f"learning_{over}", made_by=command, repeats=repeats)
     gains = tables.gains(runs).replace({"interval_over": {"seeds": over}})
     differences = pd.concat([tables.compare(runs, a, b) for a, b in COMPARISONS], ignore_index=True)
     differences = differences.replace({"interval_over": {"seeds": over}})
@@ -39,6 +40,8 @@ def report(runs: list[Run], profile: Profile, over: str, command: str) -> None:
     show.table(f"learning_differences_{over}", differences, f"paired differences of methods over {over}")
     for row in gains.itertuples():
         show.number(f"gain {row.method} over {over}", row.gain)
+    for claim, verdict, evidence in tables.learning_claims(runs):
+        show.claim(claim, verdict, evidence.replace("seeds", over))
     write_reports(project_root())
     print(f"\nover {over}\n{tables.read_gains(gains)}")
     for i in range(len(differences)):

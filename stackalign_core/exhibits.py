@@ -12,7 +12,7 @@ import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -20,8 +20,7 @@ from matplotlib.figure import Figure
 from stackalign_core import plots
 from stackalign_core.config import Profile
 from stackalign_core.runs import project_root, write_json
-
-Verdict = Literal["supported", "not supported", "contradicted", "not measured"]
+from stackalign_core.stats import Verdict, verdict
 
 
 class Exhibits:
@@ -32,10 +31,16 @@ class Exhibits:
         notebook: the notebook's name without ``.ipynb``.
         folder: all figures; None: ``figures/`` of the project.
         made_by: what makes the figures, if it is not the notebook of that name.
+        repeats: how often the experiment was repeated, if not once for each seed (on several pools, say).
     """
 
     def __init__(
-        self, settings: Profile, notebook: str, folder: Path | None = None, made_by: str | None = None
+        self,
+        settings: Profile,
+        notebook: str,
+        folder: Path | None = None,
+        made_by: str | None = None,
+        repeats: int | None = None,
     ) -> None:
         self.folder = (folder or project_root() / "figures") / settings.profile
         self.notebook = notebook
@@ -45,6 +50,7 @@ class Exhibits:
             "made_by": made_by or f"notebooks/{notebook}.ipynb",
             "profile": settings.profile,
             "seeds": list(settings.seeds),
+            "repeats": repeats or len(settings.seeds),
             "settings": digest,
             "exhibits": [],
             "numbers": {},
@@ -113,13 +119,6 @@ class Exhibits:
         write_json(self.folder / f"{self.notebook}.json", self._manifest, durable=False)
 
 
-def verdict(low: float, high: float) -> Verdict:
-    """What an interval of an effect says about "the effect is positive"."""
-    if not (math.isfinite(low) and math.isfinite(high)):
-        return "not measured"
-    return "supported" if low > 0 else "contradicted" if high < 0 else "not supported"
-
-
 def manifests(folder: Path) -> list[dict[str, Any]]:
     """The manifests of one profile's figures, in the order of their notebooks."""
     return [json.loads(file.read_text(encoding="utf-8")) for file in sorted(folder.glob("*.json"))]
@@ -174,7 +173,13 @@ def claims(profiles: Sequence[Path]) -> str:
     ]
     for folder in profiles:
         rows = [
-            (claim["claim"], _told(claim, manifest), claim["evidence"], manifest["notebook"], _seeds(manifest["seeds"]))
+            (
+                claim["claim"].rstrip("."),
+                _told(claim, manifest),
+                claim["evidence"],
+                manifest["notebook"],
+                _seeds(manifest["seeds"]),
+            )
             for manifest in manifests(folder)
             for claim in manifest["claims"]
         ]
@@ -186,7 +191,7 @@ def claims(profiles: Sequence[Path]) -> str:
 
 
 def _told(claim: dict[str, Any], manifest: dict[str, Any]) -> str:
-    return f"{claim['verdict']}{' (1 seed)' if len(manifest['seeds']) == 1 else ''}"
+    return f"{claim['verdict']}{' (1 seed)' if manifest['repeats'] == 1 else ''}"
 
 
 def _seeds(seeds: Sequence[int]) -> str:
@@ -204,3 +209,6 @@ def write_reports(root: Path) -> None:
     profiles = [folder for folder in folders if list(folder.glob("*.json"))]
     for name, text in (("README.md", index(profiles)), ("CLAIMS.md", claims(profiles))):
         (figures / name).write_text(text, encoding="utf-8")
+
+
+__all__ = ["Exhibits", "Verdict", "claims", "index", "manifests", "verdict", "write_reports"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from stackalign_core.leader import Feedback, make_leader
 
 Floats = NDArray[np.float64]
 RESAMPLES = 10_000
+Verdict = Literal["supported", "not supported", "contradicted", "not measured"]
 
 
 @dataclass(frozen=True)
@@ -144,3 +145,10 @@ def band(values: Floats, confidence: float = 0.95) -> tuple[Any, Any]:
     """Pointwise quantile band over the first axis."""
     low, high = np.quantile(values, [(1 - confidence) / 2, (1 + confidence) / 2], axis=0)
     return low, high
+
+
+def verdict(low: float, high: float) -> Verdict:
+    """What an interval of an effect says about "the effect is positive"."""
+    if not (math.isfinite(low) and math.isfinite(high)):
+        return "not measured"
+    return "supported" if low > 0 else "contradicted" if high < 0 else "not supported"

@@ -10,7 +10,17 @@ import pandas as pd
 
 from stackalign_core.benchmarks import Item, load_benchmark
 from stackalign_core.runs import Run
-from stackalign_core.stats import auc, band, extremes, mean_interval, null_leader, proportion_interval, wilson
+from stackalign_core.stats import (
+    Verdict,
+    auc,
+    band,
+    extremes,
+    mean_interval,
+    null_leader,
+    proportion_interval,
+    verdict,
+    wilson,
+)
 
 
 def evaluations(runs: Iterable[Run]) -> pd.DataFrame:
@@ -312,6 +322,33 @@ def read_difference(frame: pd.DataFrame) -> str:
         f"**{row.method} minus {row.minus}**, paired: {100 * row.difference:+.1f} points "
         f"[{100 * row.low:+.1f}, {100 * row.high:+.1f}] over {over}: {verdict}."
     )
+
+
+def learning_claims(runs: Sequence[Run]) -> list[tuple[str, Verdict, str]]:
+    """What the runs say about a pool's learning: (claim, verdict, evidence), for the methods among them.
+
+    All are about the pool's mean test accuracy, a whole-pool analysis (D14); the selected model is another question.
+    """
+    have = {run.label for run in runs}
+    found: list[tuple[str, Verdict, str]] = []
+    for row in gains(runs).itertuples():
+        if not str(row.method).endswith("_judge"):
+            told = read_gains(pd.DataFrame([row])).removeprefix("- ")
+            over = f"{row.n_items} items of 1 seed" if row.interval_over == "items" else f"{row.seeds} seeds"
+            claim = f"A pool learns from its own judgement, {row.method} (pool mean)"
+            found.append((claim, verdict(row.low, row.high), f"{told} (95% over {over})"))
+    beats = [("stackelberg_dpo", "sparta"), ("stackelberg_grpo", "stackelberg_dpo"), ("stackelberg_grpo", "sparta")]
+    for method, other in [*beats, ("stackelberg_dpo", "random_judge")]:
+        if {method, other} <= have:
+            frame = compare(runs, method, other)
+            found.append(
+                (
+                    f"{method} beats {other} (pool mean)",
+                    verdict(frame.low.iloc[0], frame.high.iloc[0]),
+                    read_difference(frame),
+                )
+            )
+    return found
 
 
 def read_leader(frame: pd.DataFrame) -> str:
