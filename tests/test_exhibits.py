@@ -9,7 +9,7 @@ from conftest import SMALL
 from matplotlib.figure import Figure
 
 from stackalign_core.config import Profile, validate
-from stackalign_core.exhibits import Exhibits, index, verdict, write_reports
+from stackalign_core.exhibits import Exhibits, claims, index, verdict, write_reports
 
 SETTINGS = validate(Profile, {**SMALL, "profile": "mini", "seeds": [0, 1, 2]}, where="test")
 FRAME = pd.DataFrame({"x": [1, 2], "y": [0.123456789, 1 / 3]})
@@ -110,13 +110,21 @@ def test_the_reports_have_every_profile_figure_number_and_claim(tmp_path):
     for name in ("mini", "other", "empty"):
         (tmp_path / "parameters" / f"{name}.yaml").touch()
     write_reports(tmp_path)
-    readme, claims = ((figures / name).read_text() for name in ("README.md", "CLAIMS.md"))
+    readme, told = ((figures / name).read_text() for name in ("README.md", "CLAIMS.md"))
     assert "| `b_line` [png](mini/b_line.png) [pdf](mini/b_line.pdf) [csv](mini/b_line.csv) | a line |" in readme
     assert "`notebooks/02_b.ipynb` | `parameters/mini.yaml`" in readme
     assert "| 0 to 2 |" in readme and "| 4 |" in readme
     assert "| b gain | 0.25 | `02_b` |" in readme
     assert "## Profile `other`" in readme and "empty" not in readme and "trial" not in readme
-    assert "| Pools learn. | **supported** | +3.0 points [1.0, 5.0] over 3 seeds | `02_b` | 0 to 2 |" in claims
-    assert "other" not in claims.partition("## Profile")[2]
+    assert "| Pools learn | **supported** | +3.0 points [1.0, 5.0] over 3 seeds | `02_b` | 0 to 2 |" in told
+    assert "other" not in told.partition("## Profile")[2]
     write_reports(tmp_path)
     assert (figures / "README.md").read_text() == readme
+
+
+def test_a_verdict_of_one_repetition_says_so(tmp_path):
+    once = SETTINGS.model_copy(update={"seeds": [5]})
+    Exhibits(once, "01_a", tmp_path).claim("Pools learn.", "supported", "+3 points")
+    assert "| **supported (1 seed)** |" in claims([tmp_path / "mini"])
+    Exhibits(once, "01_a", tmp_path, repeats=3).claim("Pools learn.", "supported", "+3 points over 3 pools")
+    assert "| **supported** |" in claims([tmp_path / "mini"])

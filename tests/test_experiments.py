@@ -134,6 +134,21 @@ def test_the_main_table_may_play_each_benchmark_by_itself():
     assert set(baselines.names()) <= set(experiments.main_methods())
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_v8_what_is_trained_on_is_never_selected_or_tested_on(seed):
+    """Instructions, validation and test are three parts, whatever the seed, level or transfer."""
+    settings = profile(benchmarks=DOMAINS, instructions=None, seeds=[seed])
+    plans = [experiments.plan(settings, ["sparta"]), experiments.transfer(settings)]
+    plans.append(experiments.difficulties(settings))
+    for _, config in (row for wanted in plans for row in wanted):
+        data = load_data(config, seed)
+        parts = [{item.question for item in part} for part in (data.instructions, data.validation, data.test)]
+        assert all(parts)
+        assert not (parts[0] & parts[1] or parts[0] & parts[2] or parts[1] & parts[2])
+    first, second = (load_data(settings.run("sparta", s), s) for s in (seed, seed + 1))
+    assert [i.id for i in first.validation] != [i.id for i in second.validation]
+
+
 # Getting the runs
 
 
