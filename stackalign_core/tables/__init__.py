@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import pandas as pd
 
 from stackalign_core.benchmarks import Item, load_benchmark
-from stackalign_core.runs import Run
+from stackalign_core.runs import Run, project_root
 from stackalign_core.stats import (
+    Interval,
     Verdict,
     auc,
     band,
@@ -21,6 +22,14 @@ from stackalign_core.stats import (
     verdict,
     wilson,
 )
+
+
+class _HasLabel(Protocol):
+    @property
+    def label(self) -> str: ...
+
+
+Labelled = TypeVar("Labelled", bound=_HasLabel)
 
 
 def evaluations(runs: Iterable[Run]) -> pd.DataFrame:
@@ -37,23 +46,66 @@ def evaluations(runs: Iterable[Run]) -> pd.DataFrame:
     return evals
 
 
-def _pivot(frame: pd.DataFrame) -> pd.DataFrame:
-    """Pool-mean score, a row per seed and a column per item; every model of every seed must have met every item."""
-    full = frame.pivot(index=["seed", "model"], columns=["benchmark", "item"], values="score").sort_index(axis=1)
-    if full.isna().any().any():
-        rows, columns = np.nonzero(full.isna().to_numpy())
+def by_seed(answers: pd.DataFrame) -> pd.DataFrame:
+    """The mean score over a seed's models: a row per seed, a column per (benchmark, item).
+
+    Raises:
+        ValueError: some model was not asked some item.
+    """
+    full = answers.pivot(index=["seed", "model"], columns=["benchmark", "item"], values="score").sort_index(axis=1)
+    if full.isna().any(axis=None):
+        lost = full.isna().stack(["benchmark", "item"], future_stack=True)
         raise ValueError(
-            f"the runs compared were not evaluated on the same items: {len(rows)} answers are missing, e.g. seed and "
-            f"model {full.index[rows[0]]} have none to {full.columns[columns[0]]}"
+            f"the runs compared were not evaluated on the same items: {int(lost.sum())} answers are missing: "
+            f"{_some(lost[lost].index)} (seed/model/benchmark/item)"
         )
     return full.groupby(level="seed").mean()
 
 
-def _difference(a: pd.DataFrame, b: pd.DataFrame) -> Any:
-    """a - b as a (seeds, items) array, paired by seed and item."""
-    if not (a.index.equals(b.index) and a.columns.equals(b.columns)):
-        raise ValueError("the runs compared were not evaluated on the same items, or have other seeds")
-    return (a - b).to_numpy()
+def paired(a: pd.DataFrame, b: pd.DataFrame, name: str = "the first", other: str = "the second") -> pd.DataFrame:
+    """a - b, paired by seed and item (D15).
+
+    Raises:
+        ValueError: one has seeds or items that the other lacks (V6); they are listed.
+    """
+    for what, mine, theirs in (("seeds", a.index, b.index), ("items", a.columns, b.columns)):
+        for short, extra, owner in ((name, theirs.difference(mine), other), (other, mine.difference(theirs), name)):
+            if len(extra):
+                raise ValueError(
+                    f"the runs compared were not evaluated on the same items with the same seeds: {short} lacks "
+                    f"{len(extra)} {what} of {owner}: {_some(extra)}"
+                )
+    return a - b[a.columns]
+
+
+def _some(keys: pd.Index, n: int = 5) -> str:
+    names = ["/".join(map(str, key)) if isinstance(key, tuple) else str(key) for key in keys[:n]]
+    return ", ".join(names) + (", …" if len(keys) > n else "")
+
+
+def by_label(runs: Iterable[Labelled]) -> dict[str, list[Labelled]]:
+    """Runs (or what else has a ``label``) by what the experiment calls them, in their order."""
+    groups: dict[str, list[Labelled]] = {}
+    for run in runs:
+        groups.setdefault(run.label, []).append(run)
+    return groups
+
+
+def interval_row(interval: Interval, name: str, **first: Any) -> dict[str, Any]:
+    """A row with a mean and its interval: ``first``, ``name``, low, high, interval_over, n_over (how many of those)."""
+    return {
+        **first,
+        name: interval.mean,
+        "low": interval.low,
+        "high": interval.high,
+        "interval_over": interval.over,
+        "n_over": interval.n,
+    }
+
+
+def papers(name: str, **options: Any) -> pd.DataFrame:
+    """One of the papers' tables, ``parameters/papers/NAME.csv``; ``options`` are those of :func:`pandas.read_csv`."""
+    return pd.read_csv(project_root() / "parameters" / "papers" / f"{name}.csv", **options)
 
 
 def gains(runs: Sequence[Run]) -> pd.DataFrame:
@@ -65,9 +117,9 @@ def gains(runs: Sequence[Run]) -> pd.DataFrame:
     test = evals[evals.split == "test"]
     rows = []
     for method, group in test.groupby("method", sort=False):
-        first = _pivot(group[group.checkpoint == group.checkpoint.min()])
-        last = _pivot(group[group.checkpoint == group.checkpoint.max()])
-        gain = mean_interval(_difference(last, first))
+        first = by_seed(group[group.checkpoint == group.checkpoint.min()])
+        last = by_seed(group[group.checkpoint == group.checkpoint.max()])
+        gain = mean_interval(paired(last, first, "the last checkpoint", "the first").to_numpy())
         rows.append(
             {
                 "method": method,
@@ -96,8 +148,8 @@ def compare(runs: Sequence[Run], method: str, other: str) -> pd.DataFrame:
     if not shared:
         have = {name: sorted({int(seed) for seed in table.seed}) for name, table in tables.items()}
         raise ValueError(f"{method} and {other} have no seed in common (seeds {have}); play both with the same seeds")
-    a, b = (_pivot(tables[name][tables[name].seed.isin(shared)]) for name in (method, other))
-    gap = mean_interval(_difference(a, b))
+    a, b = (by_seed(tables[name][tables[name].seed.isin(shared)]) for name in (method, other))
+    gap = mean_interval(paired(a, b, method, other).to_numpy())
     return pd.DataFrame(
         [
             {
@@ -225,7 +277,7 @@ def judge_quality(runs: Iterable[Run]) -> pd.DataFrame:
     verdicts), ties (share of equal scores among the decisive duels: one answer right, the other wrong).
     """
     rows = []
-    for method, group in _grouped(runs):
+    for method, group in by_label(runs).items():
         verdicts = pd.concat([judged_answers(run).assign(seed=run.config.seed) for run in group], ignore_index=True)
         for (judge, benchmark), mine in verdicts.groupby(["judge", "benchmark"]):
             parsed = mine[mine.status == "parsed"]
@@ -248,13 +300,6 @@ def judge_quality(runs: Iterable[Run]) -> pd.DataFrame:
                 }
             )
     return pd.DataFrame(rows)
-
-
-def _grouped(runs: Iterable[Run]) -> Iterable[tuple[str, list[Run]]]:
-    groups: dict[str, list[Run]] = {}
-    for run in runs:
-        groups.setdefault(run.label, []).append(run)
-    return groups.items()
 
 
 def costs(runs: Iterable[Run]) -> pd.DataFrame:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from stackalign_core.runs import Run
 from stackalign_core.stats import mean_interval, proportion_interval
-from stackalign_core.tables import evaluations, reputations
+from stackalign_core.tables import by_seed, evaluations, paired, reputations
 
 Floats = NDArray[np.float64]
 OUTCOMES = ("before", "after", "gain", "selected")
@@ -61,39 +61,6 @@ def scores(runs: Sequence[Run]) -> dict[str, dict[str, pd.DataFrame]]:
             "selected": by_seed(chosen[chosen.method == label]),
         }
     return found
-
-
-def by_seed(answers: pd.DataFrame) -> pd.DataFrame:
-    """The mean score over a seed's models: a row per seed, a column per (benchmark, item).
-
-    Raises:
-        ValueError: some model was not asked some item.
-    """
-    full = answers.pivot(index=["seed", "model"], columns=["benchmark", "item"], values="score").sort_index(axis=1)
-    if full.isna().any(axis=None):
-        lost = full.isna().stack(["benchmark", "item"], future_stack=True)
-        raise ValueError(
-            f"{int(lost.sum())} answers are missing: {_some(lost[lost].index)} (seed/model/benchmark/item)"
-        )
-    return full.groupby(level="seed").mean()
-
-
-def paired(a: pd.DataFrame, b: pd.DataFrame, name: str = "the first", other: str = "the second") -> pd.DataFrame:
-    """a - b, paired by seed and item (D15).
-
-    Raises:
-        ValueError: one has seeds or items that the other lacks (V6); they are listed.
-    """
-    for what, mine, theirs in (("seeds", a.index, b.index), ("items", a.columns, b.columns)):
-        for short, extra, owner in ((name, theirs.difference(mine), other), (other, mine.difference(theirs), name)):
-            if len(extra):
-                raise ValueError(f"{short} lacks {len(extra)} {what} of {owner}: {_some(extra)}")
-    return a - b[a.columns]
-
-
-def _some(keys: pd.Index, n: int = 5) -> str:
-    names = ["/".join(map(str, key)) if isinstance(key, tuple) else str(key) for key in keys[:n]]
-    return ", ".join(names) + (", …" if len(keys) > n else "")
 
 
 def outcomes(runs: Sequence[Run]) -> pd.DataFrame:

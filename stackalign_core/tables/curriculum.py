@@ -28,6 +28,7 @@ from scipy import stats as scipy_stats
 from stackalign_core import leader as lead
 from stackalign_core.runs import Run
 from stackalign_core.stats import Interval, band, extremes, mean_interval, null_leader, wilson
+from stackalign_core.tables import by_label
 from stackalign_core.tables.ablations import Claim, over, points
 
 Floats = NDArray[np.float64]
@@ -284,7 +285,7 @@ def null_tests(found: Sequence[Curriculum]) -> pd.DataFrame:
     (outside the band, in the statistic's direction), null_runs. Level is left out where an instruction has none.
     """
     rows = []
-    for label, group in _by_label(found).items():
+    for label, group in by_label(found).items():
         for name, (statistic, side) in STATISTICS.items():
             if name == LEVEL and any(c.instructions.level.isna().any() for c in group):
                 continue
@@ -302,13 +303,6 @@ def null_tests(found: Sequence[Curriculum]) -> pd.DataFrame:
                 rows[-1] |= {"beyond": bool(value > high if side == "greater" else value < low)}
                 rows[-1] |= {"null_runs": len(drawn)}
     return pd.DataFrame(rows)
-
-
-def _by_label(found: Sequence[Curriculum]) -> dict[str, list[Curriculum]]:
-    groups: dict[str, list[Curriculum]] = {}
-    for c in found:
-        groups.setdefault(c.label, []).append(c)
-    return groups
 
 
 def rank_p(observed: float, null: Floats, side: str) -> float:

@@ -30,6 +30,7 @@ from stackalign_core.reputation import Standing
 from stackalign_core.runs import Run
 from stackalign_core.settling import settle
 from stackalign_core.stats import Interval, mean_interval, wilson
+from stackalign_core.tables import interval_row
 
 Floats = NDArray[np.float64]
 Statistic = Callable[[pd.DataFrame], float]
@@ -322,19 +323,11 @@ def trend(table: pd.DataFrame) -> pd.DataFrame:
 
     parsed = table[table.status == "parsed"]
     return pd.DataFrame(
-        [_row(_spread(part, slope), "slope", method=method) for method, part in parsed.groupby("method", sort=False)]
+        [
+            interval_row(_spread(part, slope), "slope", method=method)
+            for method, part in parsed.groupby("method", sort=False)
+        ]
     )
-
-
-def _row(interval: Interval, name: str, **first: Any) -> dict[str, Any]:
-    return {
-        **first,
-        name: interval.mean,
-        "low": interval.low,
-        "high": interval.high,
-        "interval_over": interval.over,
-        "n_over": interval.n,
-    }
 
 
 # Calibration
@@ -388,7 +381,7 @@ def calibration_errors(table: pd.DataFrame) -> pd.DataFrame:
                 p=("p", "mean"), right=("correct", "mean"), n=("p", "size")
             )
             ece = float(((bins.right - bins.p).abs() * bins.n).sum() / len(part))
-            row = _row(interval, "brier", method=method, judge=judge)
+            row = interval_row(interval, "brier", method=method, judge=judge)
             rows.append({**row, "brier_constant": share * (1 - share), "ece": ece, "n": len(part)})
     return pd.DataFrame(rows)
 
@@ -473,7 +466,7 @@ def fleiss_agreement(table: pd.DataFrame) -> pd.DataFrame:
         whole = counts[counts.sum(axis=1) == counts.sum(axis=1).max()].reset_index()
         names = [name for name in ("active", "opponent", "tie") if name in whole]
         interval = _spread(whole, lambda part, names=names: fleiss(part[names].to_numpy(float)))  # type: ignore[misc]
-        rows.append({**_row(_clipped(interval, -1, 1), "kappa", method=method), "duels": len(whole)})
+        rows.append({**interval_row(_clipped(interval, -1, 1), "kappa", method=method), "duels": len(whole)})
     return pd.DataFrame(rows)
 
 
@@ -537,7 +530,7 @@ def _by_judge(table: pd.DataFrame, statistic: Statistic, name: str) -> pd.DataFr
                 interval = _spread(part, statistic)
                 if name == "correlation":
                     interval = _clipped(interval, -1, 1)
-                row = _row(interval, name, method=method, judge=judge, answers=answers)
+                row = interval_row(interval, name, method=method, judge=judge, answers=answers)
                 rows.append({**row, "n": len(part), "n_same": int(part.same_base.sum())})
     return pd.DataFrame(rows)
 
@@ -694,7 +687,7 @@ def edges(table: pd.DataFrame, frame: pd.DataFrame) -> pd.DataFrame:
                 low, high = (2 * bound - 1 for bound in wilson((interval.mean + 1) / 2 * n, n))
                 if high - low > interval.high - interval.low:
                     interval = replace(interval, low=low, high=high)
-            rows.append({**_row(_clipped(interval, -1, 1), "edge", method=method, who=who), "duels": len(part)})
+            rows.append({**interval_row(_clipped(interval, -1, 1), "edge", method=method, who=who), "duels": len(part)})
     return pd.DataFrame(rows)
 
 
@@ -756,7 +749,7 @@ def readouts(table: pd.DataFrame, frame: pd.DataFrame) -> pd.DataFrame:
             if not minus:
                 interval = _clipped(interval, -1 if measure == "edge" else 0, 1)
             over = "iterations" if interval.over == "items" else interval.over
-            row = _row(interval, "value", measure=measure, method=method, minus=minus)
+            row = interval_row(interval, "value", measure=measure, method=method, minus=minus)
             rows.append({**row, "interval_over": over, "seeds": len(array)})
     return pd.DataFrame(rows)
 

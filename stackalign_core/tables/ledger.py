@@ -17,8 +17,9 @@ import numpy as np
 import pandas as pd
 
 from stackalign_core import tables
-from stackalign_core.runs import Run, project_root
+from stackalign_core.runs import Run
 from stackalign_core.stats import Interval, mean_interval, proportion_interval
+from stackalign_core.tables import interval_row
 
 PAPER_NAMES = {
     "majority_vote": "Majority Vote",
@@ -227,17 +228,6 @@ def _interval(frame: pd.DataFrame, column: str) -> Interval:
     return Interval(interval.mean, interval.low, interval.high, interval.n, over)
 
 
-def _row(interval: Interval, name: str, **first: Any) -> dict[str, Any]:
-    return {
-        **first,
-        name: interval.mean,
-        "low": interval.low,
-        "high": interval.high,
-        "interval_over": interval.over,
-        "n_over": interval.n,
-    }
-
-
 def scaling(frame: pd.DataFrame) -> pd.DataFrame:
     """Calls per iteration by pool size (frame: :func:`per_iteration` of runs with several m).
 
@@ -246,7 +236,7 @@ def scaling(frame: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for m, part in frame.groupby("m"):
         for kind in ("asked", "calls"):
-            row = _row(_interval(part, kind), "value", m=m, kind=kind)
+            row = interval_row(_interval(part, kind), "value", m=m, kind=kind)
             rows.append({**row, "law": int(part.law.iloc[0]), "paper": int(part.paper.iloc[0])})
     return pd.DataFrame(rows)
 
@@ -276,7 +266,7 @@ def growth(frame: pd.DataFrame) -> pd.DataFrame:
                 for (seed, t), part in frame.groupby(["seed", "iteration"])
             ]
             interval = _interval(pd.DataFrame(slopes), "slope")
-        rows.append({**_row(interval, "power", kind=kind), "sizes": sizes})
+        rows.append({**interval_row(interval, "power", kind=kind), "sizes": sizes})
     return pd.DataFrame(rows)
 
 
@@ -293,7 +283,7 @@ def saved(frame: pd.DataFrame) -> pd.DataFrame:
                 interval = _interval(part, "saved")
             else:
                 interval = Interval(float(part.saved.iloc[0]), math.nan, math.nan, 1, "seeds")
-            rows.append(_row(interval, "saved", method=method, iteration=t))
+            rows.append(interval_row(interval, "saved", method=method, iteration=t))
     return pd.DataFrame(rows)
 
 
@@ -314,13 +304,13 @@ def compare(frame: pd.DataFrame, method: str, other: str) -> pd.DataFrame:
     for kind in ("asked", "calls"):
         interval = _interval((a[kind] - b[kind]).rename("difference").reset_index(), "difference")
         ratio = float(a[kind].mean() / b[kind].mean())
-        rows.append({**_row(interval, "difference", method=method, minus=other, kind=kind), "ratio": ratio})
+        rows.append({**interval_row(interval, "difference", method=method, minus=other, kind=kind), "ratio": ratio})
     return pd.DataFrame(rows)
 
 
 def paper_table() -> pd.DataFrame:
     """Table 7 as printed. Columns: method, forward_passes, training_steps (formulas in D, N, m, r)."""
-    return pd.read_csv(project_root() / "parameters" / "papers" / "table7_complexity.csv", dtype=str)
+    return tables.papers("table7_complexity", dtype=str)
 
 
 def _evaluated(formula: str, **symbols: float) -> float:
@@ -364,7 +354,7 @@ def complexity(runs: Sequence[Run], paper: pd.DataFrame) -> pd.DataFrame:
             made = [float(_baseline_calls(x)) for x in mine]
             interval = mean_interval(np.array(made)[:, None])
             interval = Interval(interval.mean, interval.low, interval.high, len(made), "seeds")
-        row = _row(interval, "calls", method=method, per=per)
+        row = interval_row(interval, "calls", method=method, per=per)
         name = PAPER_NAMES.get(run.config.method)
         formulas = printed.loc[name] if name else None
         rows.append(

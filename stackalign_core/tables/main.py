@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,8 +15,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from stackalign_core.plots import METHOD_NAMES
-from stackalign_core.runs import Run, project_root
+from stackalign_core.runs import Run
 from stackalign_core.stats import RESAMPLES, Interval, mean_interval, proportion_interval, wilson
+from stackalign_core.tables import papers
 
 Floats = NDArray[np.float64]
 
@@ -186,20 +186,16 @@ def macro_averages(frame: pd.DataFrame) -> pd.DataFrame:
     return means.rename("average").reset_index()
 
 
-def _papers(name: str) -> pd.DataFrame:
-    return pd.read_csv(Path(project_root()) / "parameters" / "papers" / f"{name}.csv")
-
-
 def paper_scores() -> pd.DataFrame:
     """The papers' Table 1, tidy. Columns: pool ("pool 1"…), method, benchmark, score (NaN: not printed)."""
-    table = _papers("table1_main").drop(columns="Avg")
+    table = papers("table1_main").drop(columns="Avg")
     table = table.assign(pool="pool " + table.pool.astype(str), method=table.method.replace(PAPER_NAMES))
     return table.melt(["pool", "method"], var_name="benchmark", value_name="score")
 
 
 def paper_averages() -> pd.DataFrame:
     """The papers' averages, computed anew beside the printed ones. Columns: pool, method, average, printed."""
-    printed = _papers("table1_main")["Avg"].to_numpy()
+    printed = papers("table1_main")["Avg"].to_numpy()
     return macro_averages(paper_scores()).assign(printed=printed)  # both in the file's order
 
 
@@ -266,7 +262,7 @@ def paper_intervals() -> pd.DataFrame:
     bound printed and the baselines of Table 1), deviation (the larger one of the two bounds), steps (that in 1/n: a
     proportion's bounds lie on multiples of 1/n).
     """
-    table, sizes = _papers("table2_confidence"), _papers("table6_datasets").set_index("benchmark")["test"]
+    table, sizes = papers("table2_confidence"), papers("table6_datasets").set_index("benchmark")["test"]
     scores = paper_scores()
     best = scores[~scores.method.isin(OURS)].groupby(["pool", "benchmark"])["score"].max()
     rows = []

@@ -26,7 +26,7 @@ from stackalign_core.randomness import generator_at
 from stackalign_core.reputation import Standing, after_duel
 from stackalign_core.runs import Run
 from stackalign_core.stats import RESAMPLES, band, mean_interval, proportion_interval
-from stackalign_core.tables import evaluations
+from stackalign_core.tables import by_label, evaluations
 from stackalign_core.tables.ablations import Claim, by_seed
 
 Floats = NDArray[np.float64]
@@ -293,7 +293,7 @@ def tier_tests(runs: Sequence[Run], found: Nulls) -> pd.DataFrame:
     iterations.
     """
     rows = []
-    for method, group in _by_label(runs).items():
+    for method, group in by_label(runs).items():
         real = np.array([by_checkpoint(run) for run in group])
         drawn = np.array([found[method, run.config.seed] for run in group])
         for name in STATISTICS:
@@ -315,7 +315,7 @@ def stability(runs: Sequence[Run], found: Nulls) -> pd.DataFrame:
     drawn anew each time: not carried over either), models.
     """
     rows = []
-    for method, group in _by_label(runs).items():
+    for method, group in by_label(runs).items():
         real = taus(np.array([by_checkpoint(run) for run in group]))
         null = taus(np.array([found[method, run.config.seed] for run in group])).mean(axis=0)
         models = len(group[0].models)
@@ -328,13 +328,6 @@ def stability(runs: Sequence[Run], found: Nulls) -> pd.DataFrame:
             rows[-1] |= {"null_low": low, "null_high": high}
             rows[-1] |= {"shuffled_low": shuffled[0], "shuffled_high": shuffled[1], "models": models}
     return pd.DataFrame(rows)
-
-
-def _by_label(runs: Iterable[Run]) -> dict[str, list[Run]]:
-    groups: dict[str, list[Run]] = {}
-    for run in runs:
-        groups.setdefault(run.label, []).append(run)
-    return groups
 
 
 # Reputation and accuracy (Sparta's Figure 5).
@@ -404,7 +397,7 @@ def correlations(runs: Sequence[Run]) -> pd.DataFrame:
         ValueError: the seeds of a method have different models.
     """
     rows = []
-    for method, group in _by_label(runs).items():
+    for method, group in by_label(runs).items():
         models = group[0].models
         for run in group:
             if run.models != models:

@@ -17,8 +17,9 @@ from scipy import stats as scipy_stats
 
 from stackalign_core.leader import progress, target_gap
 from stackalign_core.matching import normalised_gaps, opponent_probabilities
-from stackalign_core.runs import Run, project_root
+from stackalign_core.runs import Run
 from stackalign_core.stats import RESAMPLES, band, wilson
+from stackalign_core.tables import by_label, papers
 from stackalign_core.tables.ablations import Claim, evidence, over, paired, points, scores
 from stackalign_core.tables.models import by_checkpoint
 
@@ -79,7 +80,7 @@ def meetings(runs: Sequence[Run]) -> pd.DataFrame:
     duels (judged), seeds.
     """
     rows = []
-    for method, group in _by_label(runs).items():
+    for method, group in by_label(runs).items():
         matching, last = group[0].config.matching, group[0].config.iterations
         gaps = np.array([_gaps(run) for run in group])
         duels = pd.concat([run.duels for run in group])
@@ -115,13 +116,6 @@ def _target(strategy: str, tau: float, matching: Any) -> float:
     return target_gap(tau, start, end, matching.schedule)
 
 
-def _by_label(runs: Sequence[Run]) -> dict[str, list[Run]]:
-    groups: dict[str, list[Run]] = {}
-    for run in runs:
-        groups.setdefault(run.label, []).append(run)
-    return groups
-
-
 # Win and draw rates (Figure 6).
 
 
@@ -135,7 +129,7 @@ def win_rates(runs: Sequence[Run]) -> pd.DataFrame:
     duels: n = 0 and NaN shares.
     """
     rows = []
-    for method, group in _by_label(runs).items():
+    for method, group in by_label(runs).items():
         models = list(dict.fromkeys(name for run in group for name in run.models))
         duels = pd.concat([run.duels for run in group])
         duels = duels[duels.score_active.notna()]
@@ -176,7 +170,7 @@ def beside_papers(differences: pd.DataFrame, outcomes: pd.DataFrame) -> pd.DataF
     Raises:
         ValueError: a strategy of Figure 7 was not played (they are listed).
     """
-    printed = pd.read_csv(project_root() / "parameters" / "papers" / "fig7_opponent_selection.csv")
+    printed = papers("fig7_opponent_selection")
     printed["strategy"] = printed.strategy.replace(PAPER)
     printed = printed.set_index("strategy")
     ours = outcomes[outcomes.measure == "selected"].set_index("method")

@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from stackalign_core.runs import Run, project_root
+from stackalign_core.runs import Run
 from stackalign_core.stats import mean_interval
-from stackalign_core.tables import evaluations
+from stackalign_core.tables import evaluations, papers
 from stackalign_core.tables.ablations import Claim, by_seed, difference, over, paired, points, scores, summary
 from stackalign_core.tables.ablations import read_outcomes as read_outcomes
 
@@ -147,7 +147,7 @@ def paper() -> pd.DataFrame:
 
     Columns: pool_size, MATH.
     """
-    return pd.read_csv(project_root() / "parameters" / "papers" / "fig8_pool_size.csv")
+    return papers("fig8_pool_size")
 
 
 def beside_the_paper(frame: pd.DataFrame) -> pd.DataFrame:

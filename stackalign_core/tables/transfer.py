@@ -16,9 +16,9 @@ import numpy as np
 import pandas as pd
 
 from stackalign_core.experiments import LEVELS
-from stackalign_core.runs import Run, project_root
+from stackalign_core.runs import Run
 from stackalign_core.stats import mean_interval, proportion_interval, wilson
-from stackalign_core.tables import ablations, evaluations
+from stackalign_core.tables import ablations, evaluations, papers
 from stackalign_core.tables.ablations import Claim, paired, points
 
 ALL = "all tasks"
@@ -198,10 +198,9 @@ def paper() -> pd.DataFrame:
     test items of Table 6), n_items, baseline (best untrained model), gain, best_pool_2, best_anywhere (the best of all
     methods in Table 1, for Pool 2 and for all pools).
     """
-    folder = project_root() / "parameters" / "papers"
-    printed = pd.read_csv(folder / "table3_transfer.csv").set_index("eval_task")
-    sizes = pd.read_csv(folder / "table6_datasets.csv").set_index("benchmark")["test"]
-    main = pd.read_csv(folder / "table1_main.csv")
+    printed = papers("table3_transfer").set_index("eval_task")
+    sizes = papers("table6_datasets").set_index("benchmark")["test"]
+    main = papers("table1_main")
     names = {"same_task": "same task", "math_trained": "MATH", "humaneval_trained": "HumanEval"}
     rows = []
     for target, row in printed.iterrows():
