@@ -191,7 +191,8 @@ def claims(profiles: Sequence[Path]) -> str:
 
 
 def _told(claim: dict[str, Any], manifest: dict[str, Any]) -> str:
-    return f"{claim['verdict']}{' (1 seed)' if manifest['repeats'] == 1 else ''}"
+    once = manifest["repeats"] == 1
+    return str(claim["verdict"]) + (" (1 seed)" if once else "")
 
 
 def _seeds(seeds: Sequence[int]) -> str:

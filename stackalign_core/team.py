@@ -16,6 +16,7 @@ import pandas as pd
 
 from stackalign_core.config import ConfigError
 from stackalign_core.engines import EngineError, Sampling
+from stackalign_core.runs import write_table
 
 if TYPE_CHECKING:
     from stackalign_core.benchmarks import Item
@@ -120,24 +121,20 @@ def solve(game: Game) -> None:
     game.evaluate(0)
     module = importlib.import_module(f"stackalign_core.baselines.{game.config.method}")
 
-    def make() -> pd.DataFrame:
-        team = Team(game)
-        answers = module.answer(team)
-        return pd.DataFrame(
-            {
-                "checkpoint": 0,
-                "model": [model for model, _ in answers],
-                "split": "test",
-                "benchmark": [item.benchmark for item in team.items],
-                "item": [item.id for item in team.items],
-                "level": [item.level for item in team.items],
-                "response": [text for _, text in answers],
-                "score": [game.data.score(item, text) for item, (_, text) in zip(team.items, answers, strict=True)],
-            }
-        )
-
-    # not Store.table: the questions asked inside are phases of their own
-    if not game.store.has("selected/eval.parquet"):
-        from stackalign_core.runs import write_table
-
-        write_table(game.store.folder / "selected" / "eval.parquet", make(), ["benchmark", "item"])
+    if game.store.has("selected/eval.parquet"):
+        return
+    team = Team(game)
+    answers = module.answer(team)  # what is asked inside are phases of their own, each on record
+    table = pd.DataFrame(
+        {
+            "checkpoint": 0,
+            "model": [model for model, _ in answers],
+            "split": "test",
+            "benchmark": [item.benchmark for item in team.items],
+            "item": [item.id for item in team.items],
+            "level": [item.level for item in team.items],
+            "response": [text for _, text in answers],
+            "score": [game.data.score(item, text) for item, (_, text) in zip(team.items, answers, strict=True)],
+        }
+    )
+    write_table(game.store.folder / "selected" / "eval.parquet", table, ["benchmark", "item"])

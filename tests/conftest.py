@@ -189,6 +189,16 @@ def spent(run):
     return run.costs[keys].sort_values(keys[:3], ignore_index=True)
 
 
+def assert_same_bytes(draw, frame, folder):
+    """A figure drawn and saved twice from one frame: PNG, PDF and CSV are the same, byte for byte."""
+    from stackalign_core import plots
+
+    for name in ("a", "b"):
+        plots.save(draw(frame), frame, folder / name, "figure")
+    for kind in ("png", "pdf", "csv"):
+        assert (folder / "a" / f"figure.{kind}").read_bytes() == (folder / "b" / f"figure.{kind}").read_bytes()
+
+
 def season(run):
     """A run's tables, as one dictionary (to compare two runs that should agree)."""
     kinds = ["instructions", "schedule", "answers", "scores", "duels", "reputation", "leader", "pairs", "evals"]

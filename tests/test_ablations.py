@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+from conftest import assert_same_bytes
 from scipy import stats as scipy_stats
 
-from stackalign_core import plots
 from stackalign_core.plots import ablations as draw
 from stackalign_core.stats import wilson
 from stackalign_core.tables import ablations
@@ -174,10 +174,7 @@ FRAMES = {
 @pytest.mark.parametrize("name", FRAMES)
 def test_the_same_frame_gives_the_same_bytes(name, tmp_path):
     figure, frame = FRAMES[name]
-    for folder in ("a", "b"):
-        plots.save(figure(frame), frame, tmp_path / folder, name)
-    for kind in ("png", "pdf", "csv"):
-        assert (tmp_path / "a" / f"{name}.{kind}").read_bytes() == (tmp_path / "b" / f"{name}.{kind}").read_bytes()
+    assert_same_bytes(figure, frame, tmp_path)
 
 
 def test_the_forest_shows_points_and_fills_what_excludes_zero():

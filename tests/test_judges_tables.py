@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pandas as pd
 import pytest
-from conftest import install_fakes, number, small, stub
+from conftest import assert_same_bytes, install_fakes, number, small, stub
 from scipy import stats as scipy_stats
 
 from stackalign_core import plots, tables
@@ -631,10 +631,7 @@ def test_every_figure_fits_and_says_what_its_intervals_are(name, drawn):
 @pytest.mark.parametrize("name", ["calibration", "agreement"])
 def test_the_same_frame_gives_the_same_bytes(name, drawn, tmp_path):
     frame = drawn["two seeds"][2][name]
-    for folder in ("a", "b"):
-        plots.save(DRAW[name](frame), frame, tmp_path / folder, name)
-    for kind in ("png", "pdf"):
-        assert (tmp_path / "a" / f"{name}.{kind}").read_bytes() == (tmp_path / "b" / f"{name}.{kind}").read_bytes()
+    assert_same_bytes(DRAW[name], frame, tmp_path)
 
 
 def test_areas_are_drawn_where_they_are(drawn):

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+from conftest import assert_same_bytes
 from scipy import stats as scipy_stats
 
 from stackalign_core.plots import main as plots
-from stackalign_core.plots import save
 from stackalign_core.tables import main as tables
 
 METHODS = ["best_init", "sparta", "stackelberg_dpo", "stackelberg_grpo"]
@@ -413,10 +413,7 @@ def figures(seeds, methods=METHODS):
 @pytest.mark.parametrize("name", figures(1))
 def test_the_same_frame_gives_the_same_bytes(name, tmp_path):
     draw, frame = figures(3)[name]
-    for folder in ("a", "b"):
-        save(draw(frame), frame, tmp_path / folder, name)
-    for kind in ("png", "pdf", "csv"):
-        assert (tmp_path / "a" / f"{name}.{kind}").read_bytes() == (tmp_path / "b" / f"{name}.{kind}").read_bytes()
+    assert_same_bytes(draw, frame, tmp_path)
 
 
 @pytest.mark.parametrize("name", figures(1))

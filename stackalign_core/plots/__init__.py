@@ -61,6 +61,13 @@ def _figure(width: float, height: float, **grid: Any) -> tuple[Figure, Any]:
         return figure, figure.subplots(**grid)
 
 
+def _panels(n: int, most: int, panel: float, around: float) -> tuple[Figure, Any]:
+    """A page of ``n`` panels with shared axes, ``most`` side by side. Inches high: each panel, and around them all."""
+    columns = min(most, n)
+    rows = -(-n // columns)
+    return _figure(PAGE, panel * rows + around, nrows=rows, ncols=columns, sharex=True, sharey=True, squeeze=False)
+
+
 def _names(methods: pd.Series) -> list[str]:
     return [METHOD_NAMES.get(method, method) for method in methods]
 
@@ -119,18 +126,8 @@ def accuracy(frame: pd.DataFrame) -> Figure:
     """Test accuracy before (hollow) and after (filled) per model, a panel per benchmark (one method of
     :func:`tables.accuracy`)."""
     benchmarks, models = list(dict.fromkeys(frame.benchmark)), list(dict.fromkeys(frame.model))
-    columns = min(3, len(benchmarks))
-    rows = -(-len(benchmarks) // columns)
     with mpl.rc_context(STYLE):
-        figure, grid = _figure(
-            PAGE,
-            (0.17 * len(models) + 0.45) * rows + 0.35,
-            nrows=rows,
-            ncols=columns,
-            sharex=True,
-            sharey=True,
-            squeeze=False,
-        )
+        figure, grid = _panels(len(benchmarks), 3, 0.17 * len(models) + 0.45, 0.35)
         y = {model: len(models) - 1 - i for i, model in enumerate(models)}
         for axes, benchmark in zip(grid.flat, benchmarks, strict=False):
             part = frame[frame.benchmark == benchmark]

@@ -7,6 +7,7 @@ from typing import Any
 import matplotlib as mpl
 import pandas as pd
 import seaborn as sns
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from stackalign_core.plots import COLOURS, COLUMN, METHOD_NAMES, PAGE, STYLE, _figure
@@ -29,6 +30,12 @@ LABELS = {
 }
 KIND_COLOURS = {"both right": COLOURS[2], "same wrong": COLOURS[1], "different": "#cccccc"}
 MARKERS = "osD^v<>"
+
+
+def _model_line(axes: Axes, line: pd.Series, i: int, model: str) -> None:
+    """A model's values by checkpoint; ``i`` is its place in the pool."""
+    colour, marker = COLOURS[i % 6], MARKERS[i % 7]
+    axes.plot(line.index, line, color=colour, linewidth=0.9, marker=marker, markersize=2.5, label=model)
 
 
 def _over(frame: pd.DataFrame) -> str:
@@ -73,15 +80,7 @@ def per_model(each: pd.DataFrame, pool: pd.DataFrame, measures: tuple[str, ...])
                 mean = pool[(pool.method == method) & (pool.measure == measure)]
                 for i, model in enumerate(models):
                     line = lines.loc[model, measure]
-                    axes.plot(
-                        line.index,
-                        line,
-                        color=COLOURS[i % 6],
-                        linewidth=0.9,
-                        marker=MARKERS[i % 7],
-                        markersize=2.5,
-                        label=model,
-                    )
+                    _model_line(axes, line, i, model)
                 axes.fill_between(mean.checkpoint, mean.low, mean.high, color="black", alpha=0.15, linewidth=0)
                 axes.plot(mean.checkpoint, mean.value, color="black", linewidth=1.8, label="pool mean")
                 if mean.reference.notna().all():
@@ -221,15 +220,7 @@ def samples(each: pd.DataFrame, pool: pd.DataFrame) -> Figure:
         figure, axes = _figure(COLUMN, 2.8)
         for i, model in enumerate(dict.fromkeys(each.model)):
             line = lines.loc[model].sort_index()
-            axes.plot(
-                line.index,
-                line,
-                color=COLOURS[i % 6],
-                linewidth=0.9,
-                marker=MARKERS[i % 7],
-                markersize=2.5,
-                label=model,
-            )
+            _model_line(axes, line, i, model)
         axes.fill_between(mean.checkpoint, mean.low, mean.high, color="black", alpha=0.15, linewidth=0)
         axes.plot(mean.checkpoint, mean.value, color="black", linewidth=1.8, label="pool mean")
         floor = 1 / int(mean.samples.iloc[0])

@@ -11,7 +11,7 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.figure import Figure
 
-from stackalign_core.plots import COLOURS, COLUMN, PAGE, STYLE, _figure
+from stackalign_core.plots import COLOURS, COLUMN, PAGE, STYLE, _figure, _panels
 from stackalign_core.tables.judges import EVERYONE, EVERYWHERE, MEASURES
 
 GREY = "#bbbbbb"
@@ -78,18 +78,8 @@ def areas(frame: pd.DataFrame) -> Figure:
     benchmarks, methods = list(dict.fromkeys(frame.benchmark)), list(dict.fromkeys(frame.method))
     benchmarks = [*(b for b in benchmarks if b != EVERYWHERE), EVERYWHERE]
     rows = _rows(list(dict.fromkeys(frame.judge)))
-    columns = min(4, len(benchmarks))
-    lines = -(-len(benchmarks) // columns)
     with mpl.rc_context(STYLE):
-        figure, grid = _figure(
-            PAGE,
-            (0.18 * len(rows) + 0.35) * lines + 0.55,
-            nrows=lines,
-            ncols=columns,
-            sharex=True,
-            sharey=True,
-            squeeze=False,
-        )
+        figure, grid = _panels(len(benchmarks), 4, 0.18 * len(rows) + 0.35, 0.55)
         for axes, benchmark in zip(grid.flat, benchmarks, strict=False):
             for i, method in enumerate(methods):
                 part = frame[(frame.benchmark == benchmark) & (frame.method == method)]

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from stackalign_core.plots import COLOURS, COLUMN, METHOD_NAMES, PAGE, STYLE, _figure, _names
+from stackalign_core.plots import COLOURS, COLUMN, METHOD_NAMES, PAGE, STYLE, _figure, _names, _panels
 from stackalign_core.tables.ledger import PHASES, TOKEN_PHASES
 
 LOOKS = {name: (COLOURS[i], "osD^v<>P"[i]) for i, name in enumerate([*METHOD_NAMES][:8])}
@@ -162,18 +162,8 @@ def seconds(frame: pd.DataFrame) -> Figure:
     methods, models = list(dict.fromkeys(frame.method)), list(dict.fromkeys(frame.model))
     models = [*(m for m in models if not m.startswith("(")), *(m for m in models if m.startswith("("))]
     phases = list(dict.fromkeys(frame.phase[frame.model_seconds > 0]))
-    columns = min(4, len(methods))
-    rows = -(-len(methods) // columns)
     with mpl.rc_context(STYLE):
-        figure, grid = _figure(
-            PAGE,
-            (0.17 * len(models) + 0.4) * rows + 0.75,
-            nrows=rows,
-            ncols=columns,
-            sharex=True,
-            sharey=True,
-            squeeze=False,
-        )
+        figure, grid = _panels(len(methods), 4, 0.17 * len(models) + 0.4, 0.75)
         y = {model: len(models) - 1 - i for i, model in enumerate(models)}
         for axes, method in zip(grid.flat, methods, strict=False):
             mine = frame[frame.method == method]
