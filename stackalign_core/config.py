@@ -137,11 +137,24 @@ class JudgingConfig(Section):
     """"pool" is the method; "oracle" (the benchmark's own score) and "random" are the controls."""
     readout: Literal["generate", "expected"] = "generate"
     max_new_tokens: PositiveInt = 64
+    presentation: Literal["single", "pair"] = "single"
+    """"single": a judge sees one response at a time (the paper). "pair": both at once, in both orders, and a response's
+    score is the mean of its two; the judge's bias for a place is then measured. DPO and readout "generate" only."""
+    structured: Bool = False
+    """Let the engine force the JSON form on judges that generate (vllm, endpoints); it is validated all the same."""
     default_score: Annotated[Float, Field(ge=1, le=10)] = 5.0
     on_parse_failure: Literal["default", "abstain"] = "default"
     """D17: "default" sets both of the judge's scores to default_score, "abstain" drops the judge from Eq. 8."""
     max_failed: Share = 0.5
     """The run stops if more than this share of an iteration's duels is void or failed."""
+
+    @model_validator(mode="after")
+    def _pairs_are_generated(self) -> Self:
+        if self.presentation == "pair" and self.readout != "generate":
+            raise ValueError(
+                f"presentation is pair, which needs readout: generate, not {self.readout}: both scores are in one text"
+            )
+        return self
 
 
 class GenerationConfig(Section):
@@ -223,9 +236,10 @@ class EvaluationConfig(Section):
 
 
 class EngineConfig(Section):
-    """What turns prompts into text."""
+    """What turns prompts into text, and where."""
 
-    kind: Literal["hf"] = "hf"
+    kind: Literal["auto", "hf", "vllm"] = "auto"
+    """"auto": vllm if it is installed and there is a GPU, else hf. Members with an endpoint have it as their engine."""
     device: str = "auto"
     """"auto" (a GPU if there is one, else the CPU), "cpu", "cuda", "cuda:1", …"""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
@@ -233,6 +247,21 @@ class EngineConfig(Section):
     """Prompts per forward pass; changes no result."""
     threads: Annotated[Int, Field(ge=1)] | None = None
     """CPU threads of the tensor library; null leaves its default."""
+    devices: Annotated[list[str], Field(min_length=1)] | None = None
+    """The GPUs the pool's bases are spread over, e.g. ["cuda:0", "cuda:1"]; null: all on ``device``."""
+    tensor_parallel: PositiveInt = 1
+    """vllm: how many of ``devices`` share one base."""
+    memory: Annotated[Float, Field(gt=0, le=1)] = 0.85
+    """vllm: the share of a GPU's memory for all the bases that live on it."""
+    max_length: PositiveInt | None = None
+    """Most tokens of a prompt and its answer, if less than the model's context (whose cache may not fit a GPU)."""
+
+
+CHANGES_NO_RESULT = ("batch_size", "devices", "tensor_parallel", "memory")
+"""Settings of the engine that say how and where, not what."""
+
+ADDED_LATER = [("judging", "presentation"), ("judging", "structured"), ("engine", "max_length")]
+"""(section, key) of settings that the first runs did not have."""
 
 
 class Game(Section):
@@ -261,6 +290,15 @@ class Game(Section):
     engine: EngineConfig = EngineConfig()
 
     @model_validator(mode="after")
+    def _pairs_have_two_answers(self) -> Self:
+        if self.judging.presentation == "pair" and self.training.algorithm != "dpo":
+            raise ValueError(
+                f"judging.presentation is pair, which needs training.algorithm: dpo, not {self.training.algorithm}: a "
+                "group's completions have no counterpart"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _models_can_judge(self) -> Self:
         if self.models is not None:
             check_models(self.models)
@@ -274,6 +312,17 @@ class Game(Section):
             if twice:
                 raise ValueError(f"{what} lists {', '.join(twice)} more than once; every name must be different")
         return self
+
+    def identity(self) -> dict[str, Any]:
+        """The settings that can change a result, and the labels.
+
+        A setting that came after the first runs is left out at its default, so that those runs are still found.
+        """
+        settings = self.model_dump(mode="json", exclude={"engine": set(CHANGES_NO_RESULT)})
+        for section, name in ADDED_LATER:
+            if settings[section][name] == type(getattr(self, section)).model_fields[name].default:
+                del settings[section][name]
+        return settings
 
 
 def check_models(names: Sequence[str]) -> None:
@@ -291,7 +340,7 @@ class RunConfig(Game):
 
     def digest(self, *extra: str) -> str:
         """Eight hex digits of the settings that can change a result, and of ``extra`` (the pool's digest)."""
-        settings = self.model_dump(mode="json", exclude={"method": True, "engine": {"batch_size"}})
+        settings = {name: value for name, value in self.identity().items() if name != "method"}
         text = json.dumps([settings, *extra], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:8]
 

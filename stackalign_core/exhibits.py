@@ -44,7 +44,8 @@ class Exhibits:
     ) -> None:
         self.folder = (folder or project_root() / "figures") / settings.profile
         self.notebook = notebook
-        digest = hashlib.sha256(settings.model_dump_json(exclude={"seeds", "methods"}).encode()).hexdigest()[:8]
+        shared = {name: value for name, value in settings.identity().items() if name not in ("seeds", "methods")}
+        digest = hashlib.sha256(json.dumps(shared, sort_keys=True).encode()).hexdigest()[:8]
         self._manifest: dict[str, Any] = {
             "notebook": notebook,
             "made_by": made_by or f"notebooks/{notebook}.ipynb",

@@ -11,17 +11,18 @@ import gc
 import logging
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
-from stackalign_core import baselines, matching, team
+from stackalign_core import baselines, engines, matching, monitors, team
 from stackalign_core import leader as lead
 from stackalign_core.benchmarks import Data, Item, load_data
-from stackalign_core.config import RunConfig
-from stackalign_core.engines import Engine, EngineError, Sampling
+from stackalign_core.config import ConfigError, RunConfig
+from stackalign_core.engines import Engine, EngineError, Sampling, without_thinking
 from stackalign_core.judging import JUDGE_PROMPT, Verdict, ask_judge
 from stackalign_core.leader import SCORE_MAX, SCORE_MIN
 from stackalign_core.pool import Member, Pool, load_pool
@@ -31,6 +32,7 @@ from stackalign_core.reputation import Standing, vote_weights
 from stackalign_core.rollouts import Rollouts
 from stackalign_core.runs import Run, RunError, Store, open_store, project_root, write_json, write_table
 from stackalign_core.settling import VERDICT_KEY, law_table, preference_pairs, settle, verdict_table
+from stackalign_core.side_by_side import PAIR_PROMPT, ask_about_pairs
 
 if TYPE_CHECKING:
     from stackalign_core.trainers import TrainingLog
@@ -56,27 +58,41 @@ def play(config: RunConfig, root: Path | None = None, make_engine: MakeEngine | 
         TrainingError: a model's training failed. What is complete is kept, and playing again goes on from there.
     """
     pool = load_pool(config.pool, config.models)
-    config = config.model_copy(update={"models": pool.names})
+    config = config.model_copy(update={"models": pool.judges, "engine": engines.resolved(config.engine)})
+    if config.judging.structured and pool.members and config.engine.kind == "hf":
+        raise ConfigError(
+            "judging.structured needs engine.kind: vllm (or endpoints); hf cannot force a form on a judge"
+        )
+    if pool.frozen and config.training.algorithm == "grpo":
+        raise ConfigError(
+            f"{config.pool}: all its models are endpoints, which GRPO cannot train; let them play DPO methods"
+        )
     data = load_data(config, config.seed)
-    with open_store(config, pool.digest, root or project_root() / "runs") as store:
+    guests = [name for name in pool.judges if name not in pool.names]
+    with open_store(config, pool.digest, root or project_root() / "runs", guests) as store:
         if not store.complete:
             if make_engine is None:
-                from stackalign_core.engines import hf
+                from stackalign_core.engines.chat import check_fit
 
                 measured = [item.question for item in (*data.validation, *data.test)]
-                hf.check_fit(pool, [JUDGE_PROMPT, *(item.question for item in data.instructions)], config, measured)
-                game = Game(config, pool, data, store, hf.HFEngine(pool, config.engine))
+                frame = PAIR_PROMPT if config.judging.presentation == "pair" else JUDGE_PROMPT
+                check_fit(pool, [frame, *(item.question for item in data.instructions)], config, measured)
+                engine = engines.start(pool, config)
             else:
-                game = Game(config, pool, data, store, make_engine(pool))
-            with Progress(config) as progress:
-                game.progress = progress
-                store.on_phase = progress.phase
-                if config.method in baselines.names():
-                    team.solve(game)
-                else:
-                    game.play()
+                engine = make_engine(pool)
+            game = Game(config, pool, data, store, engine)
+            try:
+                with Progress(config) as progress:
+                    game.progress = progress
+                    store.on_phase = progress.phase
+                    if config.method in baselines.names():
+                        team.solve(game)
+                    else:
+                        game.play()
+            finally:
+                engine.close()
             store.finish()
-            del game  # engine and trainers hang in cycles, which the collector would leave alone for many runs
+            del game, engine  # they and the trainers hang in cycles, which the collector would leave for many runs
             gc.collect()
         return Run(store.folder)
 
@@ -88,7 +104,9 @@ class Game:
         self.config, self.pool, self.data, self.store, self.engine = config, pool, data, store, engine
         store.usage = engine.usage
         self.progress: Progress | None = None
-        self.names = pool.names
+        self.names, self.judges = pool.names, pool.judges
+        self.alarmed: set[tuple[str, str]] = set()
+        """(model, what) that the monitors have warned of."""
         self.heard: dict[tuple[str, str, str], Verdict] = {}
         """(judge, question, response) -> verdict, within one iteration (D12)."""
 
@@ -99,6 +117,7 @@ class Game:
             standings, leader, listed = self.state_at(t)
             schedule = self.schedule(t, standings, leader)
             weights, listed = vote_weights(_reputations(standings), self.config.reputation, t, listed)
+            weights = self._with_guests(weights)
             if self.config.training.algorithm == "dpo":
                 answers = self.answer(t, schedule)
                 scores = self.judge(t, schedule, answers)
@@ -108,6 +127,7 @@ class Game:
                 answers, scores = self.train_grpo(t, schedule, weights)
                 self.update(t, schedule, answers, scores, weights, listed)
             self.evaluate(t + 1)
+            monitors.watch(self, t, answers, scores)
         self.select()
 
     # The state at the start of an iteration
@@ -122,8 +142,16 @@ class Game:
         leader.restore(state["leader"])
         return [Standing.from_dict(s) for s in state["standings"]], leader, state["listed"]
 
+    def _with_guests(self, weights: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """The votes of all judges. Who only judges never duels, so its reputation stays the initial one."""
+        settings = self.config.reputation
+        guests = len(self.judges) - len(self.names)
+        return np.append(weights, [settings.initial if settings.weighted_votes else 1.0] * guests)
+
     def adapter_at(self, model: str, checkpoint: int) -> Path | None:
         """The model's adapter at a checkpoint: of the last iteration before it that trained the model."""
+        if self.pool.frozen:
+            return None
         for t in range(checkpoint - 1, -1, -1):
             folder = self.store.folder / _where(t) / "train" / model
             if (folder / "adapter_config.json").is_file():
@@ -188,7 +216,7 @@ class Game:
                 prompts = [self._instruction(schedule, d).question for d in missing.duel]
                 seeds = [seed_at(self.config.seed, "answer", t, d, i) for d in missing.duel]
                 try:
-                    completions = self.engine.generate(model, prompts, seeds, sampling)
+                    completions = [*map(without_thinking, self.engine.generate(model, prompts, seeds, sampling))]
                 except EngineError as error:
                     log.warning("iteration %d: %s cannot answer: %s", t, model, error)
                     return missing.assign(text="", error=str(error), completion_tokens=0, finished=False)
@@ -208,8 +236,11 @@ class Game:
         self.heard = {}
         given = answers[answers.error == ""].merge(schedule[["duel", "active", "opponent"]], on="duel", validate="m:1")
         given = given.assign(second=given.model == given.opponent).sort_values(["duel", "second"], kind="stable")
+        pairs = self.config.judging.presentation == "pair" and self.config.judging.judges == "pool"
+        if pairs:
+            given = given[given.duplicated("duel", keep=False)]
         frames = []
-        for judge in self.names:
+        for judge in self.judges:
             mine = given[(given.active != judge) & (given.opponent != judge)]
             if mine.empty:
                 continue
@@ -217,6 +248,8 @@ class Game:
             texts = {(r.duel, r.model): r.text for r in mine.itertuples()}
 
             def ask(missing: pd.DataFrame, judge: str = judge, texts: dict[Any, str] = texts) -> pd.DataFrame:
+                if pairs:
+                    return verdict_table(missing, self._paired_verdicts(schedule, judge, missing, texts), pairs)
                 asked = [(r.duel, r.model, r.sample, texts[r.duel, r.model]) for r in missing.itertuples()]
                 return verdict_table(missing, self.verdicts(t, schedule, judge, asked))
 
@@ -236,7 +269,7 @@ class Game:
                 for item, (*_, text) in zip(items, asked, strict=True)
             ]
         if settings.judges == "random":
-            judge_index = self.names.index(judge)
+            judge_index = self.judges.index(judge)
             return [
                 Verdict("parsed", float(self._dice(t, d, judge_index, self.names.index(c), s).integers(1, 11)))
                 for d, c, s, _ in asked
@@ -247,6 +280,22 @@ class Game:
         fresh = dict(zip(new, verdicts, strict=True))
         self.heard |= {key: verdict for key, verdict in fresh.items() if verdict.status != "abstained"}
         return [self.heard.get(key) or fresh[key] for key in keys]
+
+    def _paired_verdicts(
+        self, schedule: pd.DataFrame, judge: str, wanted: pd.DataFrame, texts: dict[Any, str]
+    ) -> list[Verdict]:
+        """One verdict per row of ``wanted``, of a judge that sees both answers of a duel."""
+        fights = schedule[schedule.duel.isin(wanted.duel)]
+        asked = [
+            (self._instruction(schedule, r.duel).question, texts[r.duel, r.active], texts[r.duel, r.opponent])
+            for r in fights.itertuples()
+        ]
+        known = {}
+        for row, verdicts in zip(
+            fights.itertuples(), ask_about_pairs(self.engine, judge, asked, self.config.judging), strict=True
+        ):
+            known[row.duel, row.active], known[row.duel, row.opponent] = verdicts
+        return [known[row.duel, row.model] for row in wanted.itertuples()]
 
     def _dice(self, *coordinates: int) -> np.random.Generator:
         return generator_at(self.config.seed, "random judge", *coordinates)
@@ -312,11 +361,12 @@ class Game:
         from stackalign_core.trainers import PreferencePair, train_dpo
 
         data = [PreferencePair(r.prompt, r.chosen, r.rejected) for r in pairs.itertuples()]
+        self.engine.release()
         for i, model in enumerate(self.names):
 
             def make(folder: Path, model: str = model, i: int = i) -> None:
                 result = None
-                if data:
+                if data and not self.pool.frozen:
                     result = train_dpo(
                         self._member_at(model, t),
                         data,
@@ -325,7 +375,8 @@ class Game:
                         self._seed(t, i),
                         folder,
                     )
-                self._write_log(folder, t, model, result, "no preference pair")
+                nothing = "an endpoint cannot be trained" if self.pool.frozen else "no preference pair"
+                self._write_log(folder, t, model, result, nothing)
 
             self.store.folder_of(_where(t), "train", model, make)
             self._report_loss(t, model)
@@ -386,7 +437,7 @@ class Game:
             self.heard[key] = Verdict(row.status, row.score, row.raw, row.truncated, row.error)
 
     def _member_at(self, model: str, t: int) -> Member:
-        return Member(model, self.pool[model].base, self.adapter_at(model, t))
+        return replace(self.pool[model], adapter=self.adapter_at(model, t))
 
     def _seed(self, t: int, model_index: int) -> int:
         return seed_at(self.config.seed, "train", t, model_index)
@@ -424,7 +475,8 @@ class Game:
 
     def _answers_to(self, model: str, checkpoint: int, split: str, items: Sequence[Item]) -> pd.DataFrame:
         greedy = Sampling(0.0, self.config.evaluation.max_new_tokens)
-        completions = self.engine.generate(model, [item.question for item in items], [0] * len(items), greedy)
+        generated = self.engine.generate(model, [item.question for item in items], [0] * len(items), greedy)
+        completions = [*map(without_thinking, generated)]
         broken = [c.error for c in completions if c.error]
         if broken:  # an item without a score would make every later number wrong
             raise EngineError(f"{model} could not answer {len(broken)} of {len(items)} {split} items: {broken[0]}")

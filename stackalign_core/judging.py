@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stackalign_core.config import JudgingConfig
-from stackalign_core.engines import Engine, EngineError, Sampling
+from stackalign_core.engines import Engine, EngineError, Sampling, visible
 from stackalign_core.leader import SCORE_MAX, SCORE_MIN
 
 log = logging.getLogger(__name__)
@@ -39,14 +39,42 @@ JUDGE_PROMPT = (
 SCORE_PREFIX = '{"score": '
 """What the "expected" read-out puts into the judge's mouth (D10)."""
 SCORES = tuple(range(1, 11))
+SCORE_SCHEMA = {
+    "type": "object",
+    "properties": {"score": {"type": "integer", "minimum": int(SCORE_MIN), "maximum": int(SCORE_MAX)}},
+    "required": ["score"],
+    "additionalProperties": False,
+}
+"""What ``judging.structured`` forces a judge's text into."""
 CUT_MARKER = " [... cut]"
 
 
+_FORGED = re.compile(
+    r"(?:[^\w>]|_)*(?:question|response(?:\s+[ab])?\s+to\s+be\s+evaluated|operation|score(?:_[ab])?|rating)"
+    r"(?:\W|_)*?[:：=]",
+    re.IGNORECASE,
+)
+_FORGED_VERDICT = re.compile(r"\{(?:[^\w{]|_)*score(?:_[ab])?(?:\W|_)*?[:：=]", re.IGNORECASE)
+
+
+def quoted(text: str) -> str:
+    """A question or response with every line quoted ("> ") that could pass for the judge prompt around it.
+
+    Those are lines (whatever separates them) that begin with one of its labels or with a score, and lines with a
+    verdict in its form. The first line stands behind a label already: there only a verdict is quoted. All else stays.
+    """
+    lines = text.splitlines(keepends=True)
+    return "".join(
+        f"> {line}" if (n and _FORGED.match(line)) or _FORGED_VERDICT.search(line) else line
+        for n, line in enumerate(lines)
+    )
+
+
 def judge_prompt(question: str, response: str) -> str:
-    """The judge's user turn for one response."""
+    """The judge's user turn for one response; neither text can pass for a part of the prompt (see :func:`quoted`)."""
     before, after = JUDGE_PROMPT.split("{question}")
     middle, end = after.split("{response}")
-    return f"{before}{question}{middle}{response}{end}"
+    return f"{before}{quoted(question)}{middle}{quoted(response)}{end}"
 
 
 def fitted_prompt(
@@ -81,20 +109,22 @@ def fitted_prompt(
     return judge_prompt(question, response[:fits] + CUT_MARKER), True
 
 
-_THINKING = re.compile(r"<think>.*?</think>", re.DOTALL | re.IGNORECASE)
 _NUMBER = r"[-+]?\d+(?:\.\d+)?"
 _SCALE = r"(?:\s*(?:/|out of)\s*(\d+))?"
-_LABELLED = re.compile(  # not the first half of a range, a list, a percentage, or a longer number
-    rf"(?<!\w)[\"']?(?:score|rating)[\"']?\s*(?:[:=]|\bis\b)\s*[\"']?({_NUMBER}){_SCALE}"
-    r"(?!\s*(?:[-\u2013/%]|(?:or|to|and|out)\b)|[.,]?\w)",
-    re.IGNORECASE,
-)
+_LABELLED = {
+    key: re.compile(  # not the first half of a range, a list, a percentage, or a longer number
+        rf"(?<!\w)[\"']?(?:{label})[\"']?\s*(?:[:=]|\bis\b)\s*[\"']?({_NUMBER}){_SCALE}"
+        r"(?!\s*(?:[-\u2013/%]|(?:or|to|and|out)\b)|[.,]?\w)",
+        re.IGNORECASE,
+    )
+    for key, label in {"score": "score|rating", "score_a": "score_a", "score_b": "score_b"}.items()
+}
 _BARE = re.compile(rf"({_NUMBER}){_SCALE}\s*\.?")
 _CUT_OFF = re.compile(r"\{[^{}]*\b1\.?$")
 
 
-def parse_score(text: str) -> float | None:
-    """The score a judge's text gives, or None if none can be trusted.
+def parse_score(text: str, key: Literal["score", "score_a", "score_b"] = "score") -> float | None:
+    """The score a judge's text gives under a key, or None if none can be trusted.
 
     Thinking blocks are dropped first. JSON objects with a ``score`` come first, then ``score: 7`` in words, then a
     text that is nothing but a number; ``x/10`` is read, ``x/5`` is not. Two different scores, a score outside
@@ -104,22 +134,23 @@ def parse_score(text: str) -> float | None:
     >>> parse_score('{"score": 8.5}'), parse_score("Score: 7/10"), parse_score("9/10 for style, but wrong: 2/10")
     (8.5, 7.0, None)
     """
-    text = _THINKING.sub(" ", text).strip()
-    if "<think>" in text.lower():
+    shown = visible(text)
+    if shown is None:
         return None
-    found: list[float | None] = [_as_score(value) for value in _json_scores(text)]
+    text = shown.strip()
+    found: list[float | None] = [_as_score(value) for value in _json_scores(text, key)]
     if not found:
-        found = [_out_of(*match.groups()) for match in _LABELLED.finditer(text)]
+        found = [_out_of(*match.groups()) for match in _LABELLED[key].finditer(text)]
         if _CUT_OFF.search(text):
             return None
-    if not found and (bare := _BARE.fullmatch(text)):
+    if not found and key == "score" and (bare := _BARE.fullmatch(text)):
         found = [_out_of(*bare.groups())]
     if not found or None in found or len(set(found)) > 1:
         return None
     return found[0]
 
 
-def _json_scores(text: str) -> list[object]:
+def _json_scores(text: str, name: str) -> list[object]:
     values: list[object] = []
     decoder, start = json.JSONDecoder(object_pairs_hook=list), 0  # pairs: a key written twice shows twice
     while (start := text.find("{", start)) >= 0:
@@ -128,7 +159,7 @@ def _json_scores(text: str) -> list[object]:
         except (ValueError, RecursionError):
             start += 1
             continue
-        values += [value for key, value in parsed if key.lower() == "score"]
+        values += [value for key, value in parsed if key.lower() == name]
         start = end
     return values
 
@@ -149,13 +180,18 @@ def _out_of(number: str, scale: str | None) -> float | None:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A judge's word on one response: ``score`` is in 1..10 if ``status`` is "parsed", else NaN."""
+    """A judge's word on one response: ``score`` is in 1..10 if ``status`` is "parsed", else NaN.
+
+    ``first``, ``second``: its scores of the response in the first and in the second place, if it saw pairs.
+    """
 
     status: Status
     score: float = math.nan
     raw: str = ""
     truncated: bool = False
     error: str = ""
+    first: float = math.nan
+    second: float = math.nan
 
 
 def ask_judge(engine: Engine, judge: str, responses: Sequence[tuple[str, str]], config: JudgingConfig) -> list[Verdict]:
@@ -189,7 +225,7 @@ def ask_judge(engine: Engine, judge: str, responses: Sequence[tuple[str, str]], 
 def _generated_scores(
     engine: Engine, judge: str, prompts: Sequence[str], cut: Sequence[bool], config: JudgingConfig
 ) -> list[Verdict]:
-    greedy = Sampling(temperature=0.0, max_new_tokens=config.max_new_tokens)
+    greedy = Sampling(0.0, config.max_new_tokens, schema=SCORE_SCHEMA if config.structured else None)
     verdicts = []
     for completion, truncated in zip(engine.generate(judge, prompts, [0] * len(prompts), greedy), cut, strict=True):
         if completion.error:

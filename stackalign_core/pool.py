@@ -5,23 +5,26 @@ A pool folder holds a ``pool.yaml``::
     models:
       - {name: llama-a, base: bases/llama, adapter: adapters/llama-a}
       - {name: plain, base: bases/llama}          # no adapter: training starts a fresh one
+      - {name: thinker, base: bases/qwen3, template: {enable_thinking: false}}    # for its chat template
+      - {name: critic, endpoint: {url: "http://localhost:8000/v1", model: big}}   # someone else's server
 
 Paths are relative to the folder. Several models may share a base; an engine loads it once. A pool may hold copies of
-a model: ``a~2`` is a second one, which begins as ``a`` and is trained on its own.
+a model: ``a~2`` is a second one, which begins as ``a`` and is trained on its own. A model behind an OpenAI-compatible
+endpoint cannot be trained: among trainable models it only judges, and a pool of nothing but endpoints plays frozen.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from stackalign_core.config import Section, check_models, read_yaml, validate
+from stackalign_core.config import Float, Int, PositiveFloat, PositiveInt, Section, check_models, read_yaml, validate
 
 ARENA = Path(__file__).parent / "arena" / "pool"
 
@@ -30,10 +33,40 @@ class PoolError(ValueError):
     """A pool that cannot play; the message names the model and the file."""
 
 
+class Endpoint(Section):
+    """An OpenAI-compatible chat server and the model asked there."""
+
+    url: Annotated[str, Field(pattern=r"^https?://")]
+    """Up to and including the version, e.g. "https://api.example.com/v1"."""
+    model: str
+    key_variable: str | None = None
+    """The environment variable that holds the key; the key itself is never written or logged. null: no key."""
+    concurrency: PositiveInt = 8
+    """Requests in flight at most."""
+    retries: Annotated[Int, Field(ge=0)] = 5
+    timeout: PositiveFloat = 120.0
+    """Seconds one request may take."""
+    context: PositiveInt = 32_768
+    """Most tokens of a prompt and its answer."""
+    prompt_price: Annotated[Float, Field(ge=0)] = 0.0
+    completion_price: Annotated[Float, Field(ge=0)] = 0.0
+    """Both per million tokens, in a currency of your choice; the cost ledger adds them up."""
+
+
 class _Entry(Section):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]  # it becomes a file name
-    base: str
+    base: str | None = None
     adapter: str | None = None
+    template: dict[str, Any] = Field(default_factory=dict)
+    endpoint: Endpoint | None = None
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if (self.base is None) == (self.endpoint is None):
+            raise ValueError(f"model {self.name!r} needs either a base or an endpoint")
+        if self.endpoint is not None and (self.adapter or self.template):
+            raise ValueError(f"model {self.name!r} is an endpoint: adapter and template are its server's business")
+        return self
 
 
 class _PoolFile(Section):
@@ -42,11 +75,23 @@ class _PoolFile(Section):
 
 @dataclass(frozen=True)
 class Member:
-    """One model: a base, and the adapter it starts with (None: none yet)."""
+    """One model: a base, and the adapter it starts with (None: none yet).
+
+    ``template``: further arguments of its chat template, such as ``enable_thinking``.
+    """
 
     name: str
     base: Path
     adapter: Path | None
+    template: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True)
+class Remote:
+    """A model behind an endpoint: it answers and judges, and cannot be trained."""
+
+    name: str
+    endpoint: Endpoint
 
 
 @dataclass(frozen=True, repr=False)
@@ -56,16 +101,30 @@ class Pool:
     path: Path
     members: tuple[Member, ...]
     digest: str
+    remotes: tuple[Remote, ...] = ()
 
     @property
     def names(self) -> list[str]:
-        return [member.name for member in self.members]
+        """The models that duel: those with weights here, or, in a pool of nothing but endpoints, these."""
+        combatants: Sequence[Member | Remote] = self.members or self.remotes
+        return [model.name for model in combatants]
+
+    @property
+    def judges(self) -> list[str]:
+        """Everybody with a vote: the models that duel, then the endpoints that only judge."""
+        voters: Sequence[Member | Remote] = [*self.members, *self.remotes]
+        return [model.name for model in voters]
+
+    @property
+    def frozen(self) -> bool:
+        """True if nobody can be trained."""
+        return not self.members
 
     def __getitem__(self, name: str) -> Member:
-        return self.members[self.names.index(name)]
+        return next(member for member in self.members if member.name == name)
 
     def __len__(self) -> int:
-        return len(self.members)
+        return len(self.names)
 
     def __repr__(self) -> str:
         return f"Pool({self.path.name}: {', '.join(self.names)})"
@@ -74,7 +133,7 @@ class Pool:
         rows = "".join(
             f"<tr><td>{m.name}</td><td>{m.base.name}</td><td>{m.adapter.name if m.adapter else '-'}</td></tr>"
             for m in self.members
-        )
+        ) + "".join(f"<tr><td>{r.name}</td><td>{r.endpoint.model}</td><td>endpoint</td></tr>" for r in self.remotes)
         return f"<table><tr><th>model</th><th>base</th><th>adapter</th></tr>{rows}</table>"
 
 
@@ -122,17 +181,19 @@ def load_pool(pool: str | Path, models: Sequence[str] | None = None) -> Pool:
         check_models(wanted)
     except ValueError as error:
         raise PoolError(f"{folder}: {error}") from None
-    members = tuple(
-        Member(
-            name,
-            folder / by_name[original[name]].base,
-            folder / adapter if (adapter := by_name[original[name]].adapter) else None,
-        )
-        for name in wanted
-    )
+    members, remotes = [], []
+    for name in wanted:
+        entry = by_name[original[name]]
+        if entry.endpoint is not None:
+            remotes.append(Remote(name, entry.endpoint))
+        elif entry.base is not None:
+            adapter = folder / entry.adapter if entry.adapter else None
+            members.append(Member(name, folder / entry.base, adapter, entry.template))
+    if len(members) == 1:
+        raise PoolError(f"{folder}: only {members[0].name} has weights here; two must duel, for endpoints only judge")
     for member in members:
         check_member(member)
-    return Pool(folder, members, _digest(members))
+    return Pool(folder, tuple(members), _digest(members, remotes), tuple(remotes))
 
 
 def check_member(member: Member) -> None:
@@ -199,8 +260,10 @@ def folder_digest(folder: Path) -> str:
     return total.hexdigest()
 
 
-def _digest(members: Sequence[Member]) -> str:
+def _digest(members: Sequence[Member], remotes: Sequence[Remote]) -> str:
     folders = {folder for m in members for folder in (m.base, m.adapter) if folder}
     known = {folder: folder_digest(folder) for folder in folders}
     parts = [f"{m.name}:{known[m.base]}:{known[m.adapter] if m.adapter else '-'}" for m in members]
+    parts += [f"{m.name}:{json.dumps(dict(m.template), sort_keys=True)}" for m in members if m.template]
+    parts += [f"{r.name}:{r.endpoint.url}:{r.endpoint.model}" for r in remotes]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()

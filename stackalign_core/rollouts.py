@@ -34,15 +34,15 @@ class Rollouts:
 
     def reward(self, duels: Sequence[int], completions: Sequence[str]) -> list[float | None]:
         """(s - 1) / 9 with s from Eq. 8 over the duel's judges; None where no judge has an opinion."""
-        names = self.game.names
+        judges = self.game.judges
         rows: list[dict[str, Any]] = []
         for duel, text in zip(duels, completions, strict=True):
             sample = self.samples.get(duel, 0)
             self.samples[duel] = sample + 1
             rows.append({"iteration": self.t, "duel": duel, "model": self.model, "sample": sample, "text": text})
         self.answers += [{**row, "error": ""} for row in rows]
-        matrix = np.full((len(names), len(rows)), math.nan)
-        for k, judge in enumerate(names):
+        matrix = np.full((len(judges), len(rows)), math.nan)
+        for k, judge in enumerate(judges):
             mine = [n for n, row in enumerate(rows) if judge not in self._sides(row["duel"])]
             if not mine:
                 continue

@@ -260,8 +260,10 @@ def run_folder(config: RunConfig, pool_digest: str, root: Path) -> Path:
 
 
 @contextmanager
-def open_store(config: RunConfig, pool_digest: str, root: Path) -> Iterator[Store]:
+def open_store(config: RunConfig, pool_digest: str, root: Path, guests: Sequence[str] = ()) -> Iterator[Store]:
     """Open, or make, the folder of a run for writing; a failure is recorded in its ``state.json``.
+
+    ``guests``: those of ``config.models`` that only judge.
 
     Raises:
         RunError: another process has it open, it holds another configuration or another version of the layout, or the
@@ -277,7 +279,7 @@ def open_store(config: RunConfig, pool_digest: str, root: Path) -> Iterator[Stor
     except OSError as error:
         raise _disk_error(folder, error) from error
     try:
-        _claim(folder, config, pool_digest)
+        _claim(folder, config, pool_digest, guests)
         for leftover in [*folder.rglob(".*.tmp")]:  # of a phase that was killed
             shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink(missing_ok=True)
         store = Store(folder)
@@ -290,9 +292,9 @@ def open_store(config: RunConfig, pool_digest: str, root: Path) -> Iterator[Stor
         lock.release()
 
 
-def _claim(folder: Path, config: RunConfig, pool_digest: str) -> None:
-    settings = config.model_dump(mode="json", exclude={"engine": {"batch_size"}})
-    mine = {"format": FORMAT, "pool_digest": pool_digest, **settings}
+def _claim(folder: Path, config: RunConfig, pool_digest: str, guests: Sequence[str]) -> None:
+    mine = {"format": FORMAT, "pool_digest": pool_digest, **({"guests": list(guests)} if guests else {})}
+    mine |= config.identity()
     file = folder / "config.yaml"
     if file.is_file():
         theirs = yaml.safe_load(file.read_text(encoding="utf-8"))
@@ -365,7 +367,7 @@ class Run:
         self.settings: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))
         if self.settings.get("format") != FORMAT:
             raise RunError(f"{self.folder}: layout version {self.settings.get('format')}, expected {FORMAT}")
-        settings = {k: v for k, v in self.settings.items() if k not in ("format", "pool_digest")}
+        settings = {k: v for k, v in self.settings.items() if k not in ("format", "pool_digest", "guests")}
         self.config = RunConfig(**settings)
         self._frames: dict[str, pd.DataFrame] = {}
         self.label = self.config.method
@@ -392,10 +394,12 @@ class Run:
         return self._kept(pattern, lambda: _read_all(sorted(self.folder.glob(pattern), key=self._time)))
 
     def _ordered(self, pattern: str) -> pd.DataFrame:
-        """Tables with one file per model, in the pool's order within each iteration."""
+        """Tables with one file per model, in the pool's order within each iteration; who only judges comes last."""
 
-        def place(file: Path) -> tuple[int, str, int]:
-            return (*self._time(file), self.models.index(self._model(file)))
+        def place(file: Path) -> tuple[int, str, int, str]:
+            model = self._model(file)
+            rank = self.models.index(model) if model in self.models else len(self.models)
+            return (*self._time(file), rank, file.name)
 
         return self._kept(pattern, lambda: _read_all(sorted(self.folder.glob(pattern), key=place)))
 
@@ -409,7 +413,8 @@ class Run:
 
     @property
     def models(self) -> list[str]:
-        return list(self.settings["models"])
+        """The models that duel, in the pool's order."""
+        return [name for name in self.settings["models"] if name not in self.settings.get("guests", ())]
 
     @property
     def instructions(self) -> pd.DataFrame:
@@ -428,7 +433,7 @@ class Run:
 
     @property
     def scores(self) -> pd.DataFrame:
-        """iteration, duel, model, sample, judge, status, score, raw, truncated, error."""
+        """iteration, duel, model, sample, judge, status, score, raw, truncated, error; of pairs also first, second."""
         return self._ordered("iter-*/train/*/scores.parquet" if self.is_grpo else "iter-*/scores/*.parquet")
 
     @property

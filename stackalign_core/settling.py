@@ -26,15 +26,16 @@ MOVES += ["updates", "k_factor", "floored"]
 PAIRS = ["iteration", "duel", "prompt", "chosen", "rejected", "winner", "loser", "gap"]
 
 
-def verdict_table(keys: pd.DataFrame, verdicts: Sequence[Verdict]) -> pd.DataFrame:
-    """The rows of ``keys`` (see :data:`VERDICT_KEY`) with what each judge said."""
-    return keys.assign(
+def verdict_table(keys: pd.DataFrame, verdicts: Sequence[Verdict], pairs: bool = False) -> pd.DataFrame:
+    """The rows of ``keys`` (see :data:`VERDICT_KEY`) with what each judge said; of ``pairs``, at both places."""
+    table = keys.assign(
         status=[v.status for v in verdicts],
         score=[v.score for v in verdicts],
         raw=[v.raw for v in verdicts],
         truncated=[v.truncated for v in verdicts],
         error=[v.error for v in verdicts],
     )
+    return table.assign(first=[v.first for v in verdicts], second=[v.second for v in verdicts]) if pairs else table
 
 
 def settle(
@@ -50,8 +51,9 @@ def settle(
     Args:
         schedule: the iteration's duels, in order.
         answers, scores: what was answered and what the judges said; a row with an error counts as missing.
-        weights: shape (m,), the judges' vote weights at the start of the iteration.
-        standings: at the start of the iteration, in the order of ``config.models``.
+        weights: shape (len(config.models),), the judges' vote weights at the start of the iteration.
+        standings: at the start of the iteration, in the order of ``config.models``, without those who only judge,
+            which are its last.
 
     Returns (duels, reputation moves, standings at the end). A duel is "failed" if a combatant has no answer, "void" if
     no judge has an opinion; neither moves a reputation or earns the leader a reward.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from stackalign_core.config import ConfigError
-from stackalign_core.engines import EngineError, Sampling
+from stackalign_core.engines import EngineError, Sampling, without_thinking
 from stackalign_core.runs import write_table
 
 if TYPE_CHECKING:
@@ -59,7 +59,8 @@ class Team:
 
         def make() -> pd.DataFrame:
             game.engine.load(model, game.adapter_at(model, 0))
-            completions = game.engine.generate(model, prompts, [0] * len(prompts), sampling)
+            generated = game.engine.generate(model, prompts, [0] * len(prompts), sampling)
+            completions = [*map(without_thinking, generated)]
             if broken := [c.error for c in completions if c.error]:
                 raise EngineError(f"{model} could not answer {len(broken)} of {len(prompts)} prompts: {broken[0]}")
             texts = [c.text for c in completions]

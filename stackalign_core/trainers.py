@@ -12,7 +12,7 @@ import gc
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,9 @@ from trl import GRPOConfig as TrlGRPOConfig
 from trl import SFTConfig as TrlSFTConfig
 
 from stackalign_core.config import EngineConfig, GenerationConfig, LoraConfig, TrainingConfig
-from stackalign_core.engines.hf import device_of, load_base, load_tokenizer, quiet_libraries, render
+from stackalign_core.engines import chat, visible
+from stackalign_core.engines.chat import load_tokenizer
+from stackalign_core.engines.hf import device_of, load_base, quiet_libraries
 from stackalign_core.pool import Member
 
 datasets.disable_progress_bars()
@@ -184,28 +186,23 @@ class _PairTrainer(DPOTrainer):
 
 
 def tokenized_pairs(
-    tokenizer: Any, pairs: Sequence[PreferencePair], max_length: int
+    tokenizer: Any, pairs: Sequence[PreferencePair], max_length: int, template: Mapping[str, Any] = {}
 ) -> tuple[list[dict[str, Any]], int]:
     """TRL's columns for each pair, and how many were dropped because their prompt leaves no room for an answer."""
     rows, dropped = [], 0
     for pair in pairs:
-        prompt = render(tokenizer, pair.prompt)
+        prompt = chat.render(tokenizer, pair.prompt, template)
         if len(prompt) >= max_length:
             dropped += 1
             continue
         rows.append(
             {
                 "prompt_ids": prompt,
-                "chosen_ids": _answer_ids(tokenizer, pair.chosen),
-                "rejected_ids": _answer_ids(tokenizer, pair.rejected),
+                "chosen_ids": chat.answer_ids(tokenizer, pair.chosen),
+                "rejected_ids": chat.answer_ids(tokenizer, pair.rejected),
             }
         )
     return rows, dropped
-
-
-def _answer_ids(tokenizer: Any, text: str) -> list[int]:
-    ids = tokenizer(text, add_special_tokens=False).input_ids
-    return [i for i in ids if i != tokenizer.eos_token_id] + [tokenizer.eos_token_id]
 
 
 def train_dpo(
@@ -225,7 +222,7 @@ def train_dpo(
     """
     dpo = config.dpo
     with _trainable(member, config.lora, engine, seed) as (model, tokenizer), tempfile.TemporaryDirectory() as scratch:
-        rows, dropped = tokenized_pairs(tokenizer, pairs, dpo.max_length)
+        rows, dropped = tokenized_pairs(tokenizer, pairs, dpo.max_length, member.template)
         if not rows:
             return None
         arguments = TrlDPOConfig(
@@ -268,7 +265,8 @@ def train_grpo(
         prompts: (duel number, instruction) of the duels the model fights in.
         reward: see :data:`Reward`.
 
-    TRL drops incomplete batches, so the first prompts are repeated until the last batch is full.
+    TRL drops incomplete batches, so the first prompts are repeated until the last batch is full. The model learns from
+    whole completions, thinking included; the reward is of what can be seen of them.
 
     Raises:
         TrainingError: the loss is not finite, or the reward function returns another number of rewards.
@@ -278,16 +276,18 @@ def train_grpo(
     filled = list(prompts) + [prompts[i % len(prompts)] for i in range(-len(prompts) % per_step)]
     at_once = len(filled) if grpo.rollouts == "per_iteration" else per_step
 
-    def trl_reward(completions: Sequence[Any], duel: Sequence[int], **_: Any) -> list[float | None]:
-        texts = [completion[0]["content"] for completion in completions]
-        rewards = list(reward(duel, texts))
-        if len(rewards) != len(texts):
-            raise TrainingError(
-                f"model {member.name!r}: its judges gave {len(rewards)} rewards for {len(texts)} completions"
-            )
-        return rewards
-
     with _trainable(member, config.lora, engine, seed) as (model, tokenizer), tempfile.TemporaryDirectory() as scratch:
+        opened = chat.opened(tokenizer, member.template)
+
+        def trl_reward(completion_ids: Sequence[Sequence[int]], duel: Sequence[int], **_: Any) -> list[float | None]:
+            texts = [visible(chat.decode(tokenizer, ids, opened)) or "" for ids in completion_ids]
+            rewards = list(reward(duel, texts))
+            if len(rewards) != len(texts):
+                raise TrainingError(
+                    f"model {member.name!r}: its judges gave {len(rewards)} rewards for {len(texts)} completions"
+                )
+            return rewards
+
         arguments = TrlGRPOConfig(
             **_arguments(
                 engine,
@@ -306,9 +306,11 @@ def train_grpo(
                 beta=grpo.kl_beta,
                 epsilon=grpo.clip,
                 epsilon_high=grpo.clip_high,
+                chat_template_kwargs=dict(member.template) or None,
             )
         )
-        data = [{"prompt": [{"role": "user", "content": text}], "duel": duel} for duel, text in filled]
+        turns = [[{"role": "user", "content": chat.neutral(tokenizer, text)}] for _, text in filled]
+        data = [{"prompt": turn, "duel": duel} for turn, (duel, _) in zip(turns, filled, strict=True)]
         trainer = GRPOTrainer(
             model=model,
             args=arguments,
@@ -340,7 +342,8 @@ def train_sft(
     with _trainable(member, lora, engine, seed) as (model, tokenizer), tempfile.TemporaryDirectory() as scratch:
         rows = []
         for user, assistant in examples:
-            prompt, answer = render(tokenizer, user), _answer_ids(tokenizer, assistant)
+            prompt = chat.render(tokenizer, user, member.template)
+            answer = chat.answer_ids(tokenizer, assistant)
             rows.append({"input_ids": prompt + answer, "completion_mask": [0] * len(prompt) + [1] * len(answer)})
         arguments = TrlSFTConfig(
             **_arguments(

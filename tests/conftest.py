@@ -94,6 +94,12 @@ class StubEngine:
     def context_length(self, model):
         return 100_000
 
+    def release(self):
+        pass
+
+    def close(self):
+        pass
+
 
 def age(adapter):
     """Which iteration made an adapter; None: it came with the pool."""

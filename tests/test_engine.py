@@ -19,7 +19,8 @@ from stackalign_core.arena.pretrain import make_model, make_tokenizer
 from stackalign_core.benchmarks import load_benchmark, load_data
 from stackalign_core.config import ConfigError, EngineConfig, JudgingConfig, RunConfig
 from stackalign_core.engines import Completion, EngineError, Sampling, Usage
-from stackalign_core.engines.hf import HFEngine, check_fit, load_tokenizer, render
+from stackalign_core.engines.chat import check_fit, load_tokenizer, render
+from stackalign_core.engines.hf import HFEngine
 from stackalign_core.game import Game
 from stackalign_core.judging import CUT_MARKER, JUDGE_PROMPT, SCORE_PREFIX, SCORES, ask_judge, judge_prompt
 from stackalign_core.pool import Member, Pool, load_pool
@@ -581,9 +582,9 @@ def test_context_length_is_the_smaller_of_model_and_tokenizer(engine, tmp_path):
     assert {engine.context_length(model) for model in MODELS} == {256}
     pool = untrained(tmp_path)
     small = new_engine(pool)
-    small._tokenizers[pool["m0"].base].model_max_length = 100
+    small._chats["m0"].tokenizer.model_max_length = 100
     assert small.context_length("m0") == 100
-    small._tokenizers[pool["m0"].base].model_max_length = int(1e30)
+    small._chats["m0"].tokenizer.model_max_length = int(1e30)
     assert small.context_length("m0") == 256
 
 
@@ -639,7 +640,7 @@ def test_j21_a_long_answer_is_cut_and_the_instruction_survives(engine, pool, mod
     rows = seen_by(engine, pool, model, ask)
     assert [verdict.truncated for verdict in verdicts] == [True, False]
     assert {verdict.status for verdict in verdicts} <= {"parsed", "parse_failed"}
-    seen = max((engine._tokenizers[pool[model].base].decode(row) for row in rows), key=len)
+    seen = max((engine._chats[model].tokenizer.decode(row) for row in rows), key=len)
     assert "Question: Sort: cab\n" in seen
     assert f"{CUT_MARKER}{JUDGE_PROMPT.split('{response}')[1]}" in seen
     assert 240 <= max(map(len, rows)) <= 256

@@ -5,26 +5,44 @@ A prompt is one user turn; the engine renders it with the model's own chat templ
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import importlib.util
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from stackalign_core.config import ConfigError, EngineConfig, RunConfig
+
+if TYPE_CHECKING:
+    from stackalign_core.pool import Pool
+
+log = logging.getLogger(__name__)
 
 
 class EngineError(RuntimeError):
     """The engine could not serve a call. Its answers count as failed and its votes as abstentions, never as ties."""
 
 
+class EngineDied(RuntimeError):
+    """An engine's process is gone. The run stops there, says in which phase, and can be started again."""
+
+
 @dataclass(frozen=True)
 class Sampling:
-    """How to decode. ``temperature`` 0 is greedy; ``top_p`` in (0, 1] keeps the smallest nucleus of that mass."""
+    """How to decode. ``temperature`` 0 is greedy; ``top_p`` in (0, 1] keeps the smallest nucleus of that mass.
+
+    ``schema``: a JSON schema the text must satisfy, for engines that can force one (None: none).
+    """
 
     temperature: float
     max_new_tokens: int
     top_p: float = 1.0
+    schema: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -39,6 +57,39 @@ class Completion:
     completion_tokens: int
     finished: bool
     error: str = ""
+
+
+THINKING = (("<think>", "</think>"), ("[THINK]", "[/THINK]"), ("<|channel>", "<channel|>"))
+"""How models mark their thinking: opening and closing."""
+
+
+def visible(text: str) -> str | None:
+    """What a completion says once its thinking blocks are left out; None if it never came out of one.
+
+    A block whose opening the template has written already has only its end in the text. A text without such marks is
+    returned as it is.
+
+    >>> [visible(text) for text in ("<think>two and two</think> 4", "two and two</think> 4", "<think>two and", " 4")]
+    ['4', '4', None, ' 4']
+    """
+    shown = text
+    for opening, closing in THINKING:
+        if opening.lower() not in shown.lower() and closing.lower() not in shown.lower():
+            continue
+        block = f"{re.escape(opening)}.*?{re.escape(closing)}"
+        shown = re.sub(block, " ", shown, flags=re.DOTALL | re.IGNORECASE)
+        shown = re.split(re.escape(closing), shown, flags=re.IGNORECASE)[-1]
+        if opening.lower() in shown.lower():
+            return None
+    return text if shown is text else shown.strip()
+
+
+def without_thinking(completion: Completion) -> Completion:
+    """The completion as an answer: its visible text. One that never stopped thinking is empty and not finished."""
+    shown = visible(completion.text)
+    if shown == completion.text:
+        return completion
+    return replace(completion, text=shown or "", finished=completion.finished and shown is not None)
 
 
 @dataclass
@@ -81,5 +132,95 @@ class Engine(Protocol):
     def context_length(self, model: str) -> int:
         """Most tokens (prompt and completion) the model can take."""
 
+    def release(self) -> None:
+        """Give back memory that training could use; the next call takes it again."""
 
-__all__ = ["Completion", "Engine", "EngineError", "Sampling", "Usage"]
+    def close(self) -> None:
+        """Let go of models, processes and connections."""
+
+
+class Mixed:
+    """Several engines as one, each for the models it knows; they share one account."""
+
+    def __init__(self, engines: Sequence[tuple[Sequence[str], Engine]]) -> None:
+        self.usage = Usage()
+        self._engines = [engine for _, engine in engines]
+        self._of = {name: engine for names, engine in engines for name in names}
+        for engine in self._engines:
+            engine.usage = self.usage
+
+    def load(self, model: str, adapter: Path | None) -> None:
+        self._of[model].load(model, adapter)
+
+    def generate(
+        self, model: str, prompts: Sequence[str], seeds: Sequence[int], sampling: Sampling
+    ) -> list[Completion]:
+        return self._of[model].generate(model, prompts, seeds, sampling)
+
+    def choice_logprobs(
+        self, model: str, prompts: Sequence[str], prefix: str, choices: Sequence[str]
+    ) -> NDArray[np.float64]:
+        return self._of[model].choice_logprobs(model, prompts, prefix, choices)
+
+    def prompt_lengths(self, model: str, prompts: Sequence[str]) -> list[int]:
+        return self._of[model].prompt_lengths(model, prompts)
+
+    def token_count(self, model: str, text: str) -> int:
+        return self._of[model].token_count(model, text)
+
+    def context_length(self, model: str) -> int:
+        return self._of[model].context_length(model)
+
+    def release(self) -> None:
+        for engine in self._engines:
+            engine.release()
+
+    def close(self) -> None:
+        for engine in self._engines:
+            engine.close()
+
+
+def resolved(config: EngineConfig) -> EngineConfig:
+    """The configuration with "auto" decided: vllm if it is installed and there is a GPU, else hf, and a line says why.
+
+    Raises:
+        ConfigError: vllm is asked for and not installed.
+    """
+    found = importlib.util.find_spec("vllm")
+    installed = found is not None and found.origin is not None  # a folder of that name would be found too
+    if config.kind == "vllm" and not installed:
+        raise ConfigError("engine.kind is vllm, but vllm is not installed; install it, or say hf or auto")
+    if config.kind != "auto":
+        return config
+    if installed and config.device != "cpu":
+        import torch
+
+        if torch.cuda.is_available():
+            log.info("engine: vllm")
+            return config.model_copy(update={"kind": "vllm"})
+        log.warning("engine: hf, for vllm is installed but there is no GPU (engine.kind: vllm runs it on the CPU)")
+    return config.model_copy(update={"kind": "hf"})
+
+
+def start(pool: Pool, config: RunConfig) -> Engine:
+    """The engine of a pool: the configured one for the models whose weights are here, and one for all endpoints."""
+    engines: list[tuple[Sequence[str], Engine]] = []
+    if pool.members:
+        local: Engine
+        if config.engine.kind == "vllm":
+            from stackalign_core.engines.vllm import VLLMEngine
+
+            local = VLLMEngine(pool, config.engine, config.training.lora.rank)
+        else:
+            from stackalign_core.engines.hf import HFEngine
+
+            local = HFEngine(pool, config.engine)
+        engines.append(([member.name for member in pool.members], local))
+    if pool.remotes:
+        from stackalign_core.engines.openai import OpenAIEngine
+
+        engines.append(([remote.name for remote in pool.remotes], OpenAIEngine(pool)))
+    return engines[0][1] if len(engines) == 1 else Mixed(engines)
+
+
+__all__ = ["Completion", "Engine", "EngineDied", "EngineError", "Mixed", "Sampling", "Usage", "resolved", "start"]

@@ -15,17 +15,12 @@ import transformers
 from numpy.typing import NDArray
 from peft import PeftModel, set_peft_model_state_dict
 from safetensors.torch import load_file
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    GenerationConfig,
-    LogitsProcessor,
-    LogitsProcessorList,
-)
+from transformers import AutoModelForCausalLM, GenerationConfig, LogitsProcessor, LogitsProcessorList
 
-from stackalign_core.config import ConfigError, EngineConfig, RunConfig
+from stackalign_core.config import EngineConfig
 from stackalign_core.engines import Completion, EngineError, Sampling, Usage
+from stackalign_core.engines.chat import chats_of, forks_of
+from stackalign_core.placement import place_pool
 from stackalign_core.pool import Pool
 
 
@@ -34,14 +29,6 @@ def device_of(config: EngineConfig) -> str:
     if config.device != "auto":
         return config.device
     return "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def load_tokenizer(base: Path) -> Any:
-    """The base's tokenizer, padding on the left."""
-    tokenizer = AutoTokenizer.from_pretrained(base, padding_side="left")
-    if tokenizer.pad_token_id is None:
-        tokenizer.pad_token = tokenizer.eos_token
-    return tokenizer
 
 
 @contextmanager
@@ -55,22 +42,10 @@ def quiet_libraries() -> Iterator[None]:
         yield
 
 
-def load_base(base: Path, config: EngineConfig) -> Any:
-    """The base model, in evaluation mode, on its device."""
+def load_base(base: Path, config: EngineConfig, device: str | None = None) -> Any:
+    """The base model, in evaluation mode, on the device (None: the configuration's)."""
     model = AutoModelForCausalLM.from_pretrained(base, dtype=getattr(torch, config.dtype))
-    return model.to(device_of(config)).eval()  # type: ignore[arg-type]
-
-
-def render(tokenizer: Any, prompt: str) -> list[int]:
-    """Token ids of one user turn in the model's own chat template, up to where the answer begins.
-
-    The template writes its own special tokens, so none are added (a second BOS moves scores by tens of points).
-    """
-    text = tokenizer.apply_chat_template(
-        [{"role": "user", "content": prompt}], tokenize=False, add_generation_prompt=True
-    )
-    ids: list[int] = tokenizer(text, add_special_tokens=False).input_ids
-    return ids
+    return model.to(device or device_of(config)).eval()  # type: ignore[arg-type]
 
 
 class HFEngine:
@@ -84,15 +59,14 @@ class HFEngine:
         self._slot = {m.name: f"member{i}" for i, m in enumerate(pool.members)}  # PEFT forbids dots in names
         self._shape_of: dict[str, bytes] = {}
         """The configuration file of the adapter in each model's slot."""
-        self._tokenizers: dict[Path, Any] = {}
+        self._places = place_pool(pool, config)
+        self._chats = chats_of(pool.members)
         self._bases: dict[Path, Any] = {}
         self._speaks_with: dict[str, Path | None] = dict.fromkeys(self._base_of)
         """The adapter each model has loaded; an adapter folder never changes once it is there."""
-        self._rendered: dict[tuple[Path, str], list[int]] = {}
         with quiet_libraries():
-            for base in dict.fromkeys(self._base_of.values()):
-                self._tokenizers[base] = load_tokenizer(base)
-                self._bases[base] = load_base(base, config)
+            for base, place in self._places.items():
+                self._bases[base] = load_base(base, config, place.devices[0])
         for member in pool.members:
             self.load(member.name, member.adapter)
 
@@ -121,13 +95,13 @@ class HFEngine:
     def generate(
         self, model: str, prompts: Sequence[str], seeds: Sequence[int], sampling: Sampling
     ) -> list[Completion]:
-        tokenizer = self._tokenizers[self._base_of[model]]
-        encoded = [self._render(model, prompt) for prompt in prompts]
-        stops = self._stop_ids(model)
+        chat = self._chats[model]
+        encoded = [chat.render(prompt) for prompt in prompts]
+        stops = chat.stop_ids
         settings = GenerationConfig(
             max_new_tokens=sampling.max_new_tokens,
             do_sample=False,
-            pad_token_id=tokenizer.pad_token_id,
+            pad_token_id=chat.tokenizer.pad_token_id,
             eos_token_id=sorted(stops),
         )
         results: list[Completion | None] = [None] * len(prompts)
@@ -143,9 +117,8 @@ class HFEngine:
             for i, new in zip(rows, output[:, ids.shape[1] :].tolist(), strict=True):
                 end = next((j for j, token in enumerate(new) if token in stops), None)
                 kept = new if end is None else new[:end]
-                text = tokenizer.decode(kept, skip_special_tokens=True)
                 spent = len(kept) + (end is not None)
-                results[i] = Completion(text, len(encoded[i]), spent, finished=end is not None)
+                results[i] = Completion(chat.decode(kept), len(encoded[i]), spent, finished=end is not None)
                 self._count(len(encoded[i]), spent)
         return [result for result in results if result is not None]
 
@@ -157,14 +130,12 @@ class HFEngine:
         For the ten scores with single-digit tokens that is one pass: the digit after the prefix, and what follows
         a "1" (the end, or the 0 of 10).
         """
-        tokenizer = self._tokenizers[self._base_of[model]]
-        paths = [tuple(tokenizer(prefix + choice, add_special_tokens=False).input_ids) for choice in choices]
-        forks = _forks(paths)
-        if not forks or any(path in forks for path in paths):
-            raise ValueError(f"choices {list(choices)}: give at least two, none of which begins another")
+        chat = self._chats[model]
+        paths = chat.paths(prefix, choices)
+        forks = forks_of(paths)
         chains = [fork for fork in forks if not any(other[: len(fork)] == fork and other != fork for other in forks)]
         shortest = min(map(len, forks))
-        encoded = [self._render(model, prompt) for prompt in prompts]
+        encoded = [chat.render(prompt) for prompt in prompts]
         result = np.zeros((len(prompts), len(choices)))
         for rows in self._batches(encoded):
             known: dict[tuple[int, ...], torch.Tensor] = {}
@@ -190,29 +161,22 @@ class HFEngine:
         return result
 
     def prompt_lengths(self, model: str, prompts: Sequence[str]) -> list[int]:
-        return [len(self._render(model, prompt)) for prompt in prompts]
+        return [len(self._chats[model].render(prompt)) for prompt in prompts]
 
     def token_count(self, model: str, text: str) -> int:
-        return len(self._tokenizers[self._base_of[model]](text, add_special_tokens=False).input_ids)
+        return self._chats[model].token_count(text)
 
     def context_length(self, model: str) -> int:
-        base = self._base_of[model]
-        positions = int(self._bases[base].config.max_position_embeddings)
-        return min(positions, int(self._tokenizers[base].model_max_length))
+        context = self._chats[model].context
+        return min(context, self.config.max_length) if self.config.max_length else context
 
-    def _render(self, model: str, prompt: str) -> list[int]:
-        key = (self._base_of[model], prompt)
-        if key not in self._rendered:
-            if len(self._rendered) > 100_000:
-                self._rendered.clear()
-            self._rendered[key] = render(self._tokenizers[key[0]], prompt)
-        return self._rendered[key]
+    def release(self) -> None:
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
 
-    def _stop_ids(self, model: str) -> set[int]:
-        base = self._base_of[model]
-        declared = self._bases[base].generation_config.eos_token_id
-        declared = declared if isinstance(declared, list) else [declared]
-        return {int(i) for i in [*declared, self._tokenizers[base].eos_token_id] if i is not None}
+    def close(self) -> None:
+        self._bases.clear()
+        self.release()
 
     def _batches(self, encoded: Sequence[Sequence[int]]) -> Iterator[list[int]]:
         """Row numbers, longest first (so that an out-of-memory error comes at once), batch by batch."""
@@ -221,11 +185,11 @@ class HFEngine:
             yield order[start : start + self.config.batch_size]
 
     def _padded(self, model: str, rows: Sequence[Sequence[int]]) -> tuple[torch.Tensor, torch.Tensor]:
-        pad = self._tokenizers[self._base_of[model]].pad_token_id
+        pad = self._chats[model].tokenizer.pad_token_id
         longest = max(map(len, rows))
         ids = torch.tensor([[pad] * (longest - len(row)) + list(row) for row in rows])
         mask = torch.tensor([[0] * (longest - len(row)) + [1] * len(row) for row in rows])
-        device = device_of(self.config)
+        device = self._places[self._base_of[model]].devices[0]
         return ids.to(device), mask.to(device)
 
     @contextmanager
@@ -284,51 +248,3 @@ class _SeededSampler(LogitsProcessor):
         u = self.uniforms[:, step : step + 1].to(scores.device) * cumulative[:, -1:]
         chosen = torch.searchsorted(cumulative, u, right=True).clamp(max=scores.shape[-1] - 1)
         return torch.full_like(scores, -torch.inf).scatter(-1, chosen, 0.0)
-
-
-def _forks(paths: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """Every token prefix after which at least two of the paths part, shortest first."""
-    prefixes = {path[:n] for path in paths for n in range(len(path))}
-    forks = [
-        prefix
-        for prefix in prefixes
-        if len({path[len(prefix)] for path in paths if path[: len(prefix)] == prefix and len(path) > len(prefix)}) > 1
-    ]
-    return sorted(forks, key=lambda fork: (len(fork), fork))
-
-
-def check_fit(pool: Pool, prompts: Sequence[str], config: RunConfig, measured: Sequence[str] = ()) -> None:
-    """Raise ConfigError if a prompt and its answer exceed some model's context; loads tokenizers only.
-
-    The first prompt is the judges' template; the others are instructions, and must fit into it too. ``measured`` are
-    validation and test questions, which are only answered.
-    """
-    template, *instructions = prompts
-    for base in {m.base: m.name for m in pool.members}:
-        tokenizer = load_tokenizer(base)
-        positions = AutoConfig.from_pretrained(base).max_position_embeddings
-        context = min(int(positions), int(tokenizer.model_max_length))
-        frame = len(render(tokenizer, template))
-        room = {
-            "generation.max_new_tokens": config.generation.max_new_tokens,
-            "judging.max_new_tokens": config.judging.max_new_tokens + frame,
-            "training.grpo.max_completion": config.training.grpo.max_completion,
-        }
-        if config.training.algorithm == "dpo":
-            del room["training.grpo.max_completion"]
-        for instruction in instructions:
-            length = len(render(tokenizer, instruction))
-            for setting, needed in room.items():
-                if length + needed > context:
-                    raise ConfigError(
-                        f"instruction {instruction[:60]!r} has {length} tokens for base {base.name!r}; {needed} more "
-                        f"({setting}{', judge prompt' if 'judging' in setting else ''}) exceed its context of "
-                        f"{context}: remove the instruction or lower {setting}"
-                    )
-        for question in measured:
-            length, needed = len(render(tokenizer, question)), config.evaluation.max_new_tokens
-            if length + needed > context:
-                raise ConfigError(
-                    f"item {question[:60]!r} has {length} tokens for base {base.name!r}; {needed} more "
-                    f"(evaluation.max_new_tokens) exceed its context of {context}: remove the item or lower the setting"
-                )

@@ -518,6 +518,44 @@ def family_bias(table: pd.DataFrame) -> pd.DataFrame:
     return frame[(frame.n_same > 0) & (frame.n_same < frame.n)].reset_index(drop=True)
 
 
+def position_bias(run: Run) -> pd.DataFrame:
+    """Do judges who see both answers of a duel at once favour a place? Needs ``judging.presentation: pair``.
+
+    "flipped" is the share of duels whose better answer is another one in the other order; "advantage" what an answer
+    gains by standing first, in points of 1..10, mean over both answers of all duels. Only duels whose answers differ
+    and that the judge scored in both orders count.
+
+    Columns: judge (each, and all judges), duels, flipped (0..1), low, high (Wilson, 95%), advantage (-9..9).
+
+    Raises:
+        ValueError: the run's judges saw one response at a time.
+    """
+    scores = run.scores
+    if "first" not in scores:
+        raise ValueError(
+            f"{run.folder.name}: its judges saw one response at a time, which leaves no place to favour; play with "
+            "judging.presentation: pair"
+        )
+    keys = ["iteration", "duel"]
+    given = scores[scores.status == "parsed"].merge(run.answers[[*keys, "model", "text"]], on=[*keys, "model"])
+    given = given.merge(run.schedule[[*keys, "active", "opponent"]], on=keys)
+    a, b = (
+        given[given.model == given[side]].set_index([*keys, "judge"])[["first", "second", "text"]]
+        for side in ("active", "opponent")
+    )
+    both = a.join(b, lsuffix="_a", rsuffix="_b", how="inner")
+    both = both[both.text_a != both.text_b].reset_index()
+    one, other = both.first_a - both.second_b, both.second_a - both.first_b
+    gained = (both.first_a - both.second_a + both.first_b - both.second_b) / 2
+    both = both.assign(flipped=one * other < 0, gained=gained)
+    rows = []
+    for judge in [name for name in [*run.models, EVERYONE] if name == EVERYONE or (both.judge == name).any()]:
+        mine = both if judge == EVERYONE else both[both.judge == judge]
+        low, high = wilson(int(mine.flipped.sum()), len(mine)) if len(mine) else (math.nan, math.nan)
+        rows.append((judge, len(mine), mine.flipped.mean(), low, high, mine.gained.mean()))
+    return pd.DataFrame(rows, columns=["judge", "duels", "flipped", "low", "high", "advantage"])
+
+
 def _by_judge(table: pd.DataFrame, statistic: Statistic, name: str) -> pd.DataFrame:
     """A statistic per judge and of all judges, of the right answers, the wrong ones, and all."""
     parsed = table[table.status == "parsed"]
