@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from conftest import MODELS, SMALL, no_engine, stub
 
-from stackalign_core import baselines, experiments, game, runs
+from stackalign_core import baselines, engines, experiments, game, runs
 from stackalign_core.benchmarks import load_data
 from stackalign_core.config import METHODS, ConfigError, Profile, merge, validate
 from stackalign_core.pool import load_pool, pool_models
@@ -192,7 +192,11 @@ def test_a_busy_run_is_waited_for(tmp_path, trainers, monkeypatch):
 def test_a_run_another_process_writes_is_busy(tmp_path, trainers):
     config = profile().run("sparta", 0)
     with (
-        runs.open_store(config.model_copy(update={"models": MODELS}), load_pool("arena", MODELS).digest, tmp_path),
+        runs.open_store(
+            config.model_copy(update={"models": MODELS, "engine": engines.resolved(config.engine)}),
+            load_pool("arena", MODELS).digest,
+            tmp_path,
+        ),
         pytest.raises(runs.Busy, match="being written by another process"),
     ):
         game.play(config, tmp_path, no_engine)
