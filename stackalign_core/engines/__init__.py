@@ -100,6 +100,8 @@ class Usage:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     seconds: float = 0.0
+    price: float = 0.0
+    """Of calls to endpoints, in the currency of their prices."""
 
 
 class Engine(Protocol):

@@ -109,9 +109,11 @@ class OpenAIEngine:
         for reply in replies:
             if isinstance(reply, dict):
                 used = reply.get("usage") or {}
+                prompt, completion = (int(used.get(f"{kind}_tokens") or 0) for kind in ("prompt", "completion"))
                 self.usage.calls += 1
-                self.usage.prompt_tokens += int(used.get("prompt_tokens") or 0)
-                self.usage.completion_tokens += int(used.get("completion_tokens") or 0)
+                self.usage.prompt_tokens += prompt
+                self.usage.completion_tokens += completion
+                self.usage.price += (prompt * endpoint.prompt_price + completion * endpoint.completion_price) / 1e6
         return replies
 
     def _completion(self, reply: dict[str, Any] | str) -> Completion:
