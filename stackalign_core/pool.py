@@ -25,7 +25,6 @@ from typing import Annotated, Any, Self
 from pydantic import Field, model_validator
 
 from stackalign_core.config import Float, Int, PositiveFloat, PositiveInt, Section, check_models, read_yaml, validate
-from stackalign_core.runs import project_root
 
 ARENA = Path(__file__).parent / "arena" / "pool"
 
@@ -148,6 +147,8 @@ def pool_models(pool: str | Path, models: Sequence[str] | None = None) -> list[s
 def _pool_folder(pool: str | Path) -> Path:
     folder = ARENA if str(pool) == "arena" else Path(pool)
     if not folder.is_absolute():  # a notebook's working directory is not the project's
+        from stackalign_core.runs import project_root  # brings pandas, which whoever imports pools should not wait for
+
         folder = project_root() / folder
     if not (folder / "pool.yaml").is_file():
         raise PoolError(
