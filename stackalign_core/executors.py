@@ -106,7 +106,9 @@ class Trainers(Protocol):
     ) -> TrainingLog: ...
 
 
-def trainers_for(model: str, names: Sequence[str], engine: Engine, config: EngineConfig) -> tuple[Trainers, EngineConfig]:
+def trainers_for(
+    model: str, names: Sequence[str], engine: Engine, config: EngineConfig
+) -> tuple[Trainers, EngineConfig]:
     """Who trains a model where its base lives, and the engine's configuration that names the device there.
 
     In this process if the pool has one place and TRL cannot choose a wrong device; a base that spans several devices
