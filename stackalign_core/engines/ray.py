@@ -8,6 +8,7 @@ in folders that all machines see under the same names.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import os
@@ -31,10 +32,10 @@ from stackalign_core.executors import listen, teach, trainers_for
 from stackalign_core.placement import Place, place_pool
 from stackalign_core.pool import Member, Pool
 
-log = logging.getLogger(__name__)
-
 OBJECT_STORE = 200 * 2**20
 """Bytes of shared memory for workers that are started here; only texts pass through it."""
+LAST_WORDS = 20.0
+"""Seconds an actor has for ending its engine; one that is interrupted while it trains does not hear of it."""
 
 
 class RayEngine:
@@ -102,10 +103,8 @@ class RayEngine:
     def close(self) -> None:
         """End the actors, and Ray if it was started here."""
         for place in self._actors.values():
-            try:
-                place.ask("it ended", "call", "close")  # an engine's own processes do not end with the actor's
-            except EngineDied:
-                log.debug("the actor of base %s is gone already", place.base)
+            with contextlib.suppress(EngineDied):  # an engine's own processes do not end with the actor's
+                place.wait(place.actor.ask.remote("call", "close"), "it ended", LAST_WORDS)
             ray.kill(place.actor)
         self._actors.clear()
         if self._started_ray:
@@ -135,10 +134,10 @@ class RayPlace:
         """
         return self.wait(self.actor.ask.remote(method, *arguments), doing)
 
-    def wait(self, reference: Any, doing: str) -> Any:
-        """What :meth:`_Worker.ask` returns, once it does; what it raised is raised here."""
+    def wait(self, reference: Any, doing: str, seconds: float | None = None) -> Any:
+        """What :meth:`_Worker.ask` returns, once it does (or within ``seconds``); what it raised is raised here."""
         try:
-            result = ray.get(reference)
+            result = ray.get(reference, timeout=seconds)
         except ray.exceptions.RayError as error:
             raise EngineDied(
                 f"the Ray actor of base {self.base!r} ended while {doing} ({str(error).splitlines()[0]}); look at the "
@@ -154,8 +153,8 @@ class RayPlace:
         for folder, files in found.items():
             if files != _files(folder):
                 raise ConfigError(
-                    f"engine.executor: ray: {folder} is not the same on {node} as here (missing files, or other sizes); "
-                    "keep pool and runs in folders that all machines of the cluster share"
+                    f"engine.executor: ray: {folder} is not the same on {node} as here (missing files, or other "
+                    "sizes); keep pool and runs in folders that all machines of the cluster share"
                 )
 
     def train_dpo(
@@ -190,8 +189,8 @@ class RayPlace:
         result = listen(lambda answer: self.ask(doing, "told", answer), lambda: self.ask(doing, "heard"), reward)
         if result is not None and not (output / "adapter_config.json").is_file():
             raise ConfigError(
-                f"engine.executor: ray: {member.name} was trained, but its adapter is not in {output}; keep the runs in "
-                "a folder that all machines of the cluster share"
+                f"engine.executor: ray: {member.name} was trained, but its adapter is not in {output}; keep the runs "
+                "in a folder that all machines of the cluster share"
             )
         return result
 
