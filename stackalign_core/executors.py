@@ -55,6 +55,7 @@ def together(engine: Engine, tasks: Mapping[str, Callable[[], Result]]) -> list[
     errors: list[BaseException] = []
 
     def work(models: Sequence[str]) -> dict[str, Any]:
+        before = dict(vars(engine.usage))  # of this thread, which may have served another place
         try:
             for model in models:
                 if errors:
@@ -62,7 +63,7 @@ def together(engine: Engine, tasks: Mapping[str, Callable[[], Result]]) -> list[
                 results[model] = tasks[model]()
         except BaseException as error:
             errors.append(error)
-        return dict(vars(engine.usage))  # this thread's own, from zero
+        return {name: value - before[name] for name, value in vars(engine.usage).items()}
 
     with ThreadPoolExecutor(len(queues)) as threads:  # the context tells a notebook whose cell is speaking
         running = [threads.submit(contextvars.copy_context().run, work, models) for models in queues.values()]

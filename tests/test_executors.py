@@ -19,7 +19,6 @@ from stackalign_core.game import play
 from stackalign_core.placement import Place, visible_devices
 from stackalign_core.pool import load_pool
 from stackalign_core.progress import Progress
-from stackalign_core.runs import Run
 
 TINY = Path(__file__).parents[1] / "parameters" / "tiny.yaml"
 DPO, GRPO = "stackelberg_dpo", "stackelberg_grpo"
@@ -90,13 +89,15 @@ def test_every_task_has_its_own_account_and_the_caller_has_the_sum():
 
 
 def test_an_error_is_raised_after_those_at_work_have_ended_and_nothing_else_begins(caplog):
-    failing, done = threading.Event(), []
+    begun, failing, done = threading.Event(), threading.Event(), []
 
     def fail():
+        assert begun.wait(PATIENCE)
         failing.set()
         raise EngineError("no memory")
 
     def work(name):
+        begun.set()
         assert failing.wait(PATIENCE)
         threading.Event().wait(0.1)
         done.append(name)
@@ -140,7 +141,7 @@ def pretend(trainers, monkeypatch):
 APART = [("cuda:0",), ("cuda:0",), ("cuda:1",), ("cuda:2",)]
 
 
-@pytest.mark.parametrize("method", [DPO, GRPO, "mixture_of_agents", "oracle_judge"])
+@pytest.mark.parametrize("method", [DPO, GRPO, "moa", "oracle_judge"])
 def test_a_run_on_three_places_has_the_files_and_the_ledger_of_one_on_one(method, pretend, tmp_path):
     one = play(small(method), tmp_path / "one", stub())
     three = play(small(method), tmp_path / "three", spread(stub(), APART))
@@ -290,7 +291,7 @@ def test_training_in_another_process_writes_the_same_bytes(tmp_path):
 
 def test_errors_of_another_process_and_of_the_rewards_come_through(tmp_path):
     config = tiny(DPO)
-    member, pairs, settings, engine, seed = training(config)
+    member, _, settings, engine, seed = training(config)
 
     def reward(duels, texts):
         raise EngineDied("the judge is gone")
@@ -347,6 +348,8 @@ def two_places(config):
 @pytest.mark.parametrize("executor", ["local", "local, two places", pytest.param("ray", marks=needs_ray)])
 def test_every_executor_gives_the_same_tables_adapters_and_ledger(executor, whole, request, tmp_path):
     config = tiny(whole.config.method, executor="ray" if executor == "ray" else "local")
+    if "two" in executor and config.method == GRPO:
+        pytest.skip("another process for each training: DPO's run, and both trainers above, say enough")
     if executor == "ray":
         request.getfixturevalue("cluster")
     run = play(config, tmp_path, two_places(config) if "two" in executor else None)
@@ -364,23 +367,21 @@ def test_a_run_whose_actor_is_killed_says_so_and_ends_like_the_others_when_start
     config = tiny(whole.config.method, executor="ray")
     made, start = [], engines.start
     monkeypatch.setattr(engines, "start", lambda *args: made.append(start(*args)) or made[-1])
-    moments = [("iter-00", "train", "qwen-a"), ("iter-01", "eval", "llama-a")]
-    phase = Progress.phase
+    moment = ("iter-00", "train", "qwen-a") if whole.is_grpo else ("iter-01", "eval", "qwen-b")
+    phase, killed = Progress.phase, []
 
     def kill(self, name, model):
         state = json.loads(next(tmp_path.glob("*/state.json")).read_text())
-        if moments and (state["where"], name, model) == moments[0]:
-            moments.pop(0)
-            pid = cluster.get(made[-1].places[model].actor.__ray_call__.remote(lambda actor: os.getpid()))
-            os.kill(pid, signal.SIGKILL)
+        if not killed and (state["where"], name, model) == moment:
+            killed.append(cluster.get(made[0].places[model].actor.__ray_call__.remote(lambda actor: os.getpid())))
+            os.kill(killed[0], signal.SIGKILL)
         phase(self, name, model)
 
     monkeypatch.setattr(Progress, "phase", kill)
-    for (_, name, model), base in zip(list(moments), ("qwen3", "llama"), strict=True):
-        with pytest.raises(EngineDied, match=rf"actor of base '{base}' ended while {model} .*start the run again"):
-            play(config, tmp_path)
-        state = json.loads(next(tmp_path.glob("*/state.json")).read_text())
-        assert (state["status"], state["phase"], state["model"]) == ("failed", name, model)
+    with pytest.raises(EngineDied, match=rf"actor of base 'qwen3' ended while {moment[2]} .*start the run again"):
+        play(config, tmp_path)
+    state = json.loads(next(tmp_path.glob("*/state.json")).read_text())
+    assert (state["status"], state["where"], state["phase"], state["model"]) == ("failed", *moment)
     assert_same_files(whole.folder, play(config, tmp_path).folder)
 
 
@@ -417,7 +418,7 @@ def test_files_that_an_actor_does_not_see_are_named(cluster, monkeypatch):
 
     see = engine._files
     monkeypatch.setattr(engine, "_files", lambda folder: {**see(folder), "more.safetensors": 1})
-    with pytest.raises(ConfigError, match=r"bases/llama is not the same on .*folders that all machines of the cluster"):
+    with pytest.raises(ConfigError, match=r"llama-a is not the same on .*folders that all machines of the cluster"):
         engines.start(load_pool("arena", TRIO), tiny(DPO, executor="ray"))
 
 
