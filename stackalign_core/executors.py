@@ -193,7 +193,8 @@ def _serve(descriptor: int) -> None:
     """The other process of :class:`OwnProcess`."""
 
     def end_with_parent() -> None:
-        sys.stdin.buffer.read()
+        while os.read(0, 1):  # nobody writes there; it ends with the other side
+            pass
         os._exit(1)  # else it would go on writing to a folder that a resumed run has made anew
 
     threading.Thread(target=end_with_parent, daemon=True).start()

@@ -5,10 +5,11 @@ import json
 import os
 import signal
 import threading
+import time
 from pathlib import Path
 
 import pytest
-from conftest import StubEngine, assert_same_files, contents, small, spent, stub
+from conftest import StubEngine, assert_same_files, child, contents, small, spent, stub
 
 from stackalign_core import engines, executors, game
 from stackalign_core import trainers as real_trainers
@@ -199,10 +200,13 @@ def test_the_judges_of_a_group_of_completions_are_asked_at_the_same_time(pretend
 
 
 def test_when_one_place_fails_the_work_of_the_others_is_kept_and_the_state_names_who_failed(pretend, tmp_path):
-    others = threading.Event()
+    mended = threading.Event()
 
     def measure(model, question, adapter):
-        if model == 2 and not others.is_set():
+        if model == 2 and not mended.is_set():
+            deadline = time.monotonic() + PATIENCE
+            while not list(tmp_path.glob("*/initial/eval/neox-a.parquet")) and time.monotonic() < deadline:
+                time.sleep(0.01)
             raise EngineDied("qwen-a is gone")
         return "4"
 
@@ -214,9 +218,10 @@ def test_when_one_place_fails_the_work_of_the_others_is_kept_and_the_state_names
     assert (state["status"], state["phase"], state["model"]) == ("failed", "eval", "qwen-a")
     assert "qwen-a is gone" in state["error"]
     kept = {file.stem for file in folder.glob("initial/eval/*.parquet")}
-    assert kept <= {"llama-a", "llama-b", "neox-a"}
+    assert kept >= {"neox-a"}
+    assert "qwen-a" not in kept
     assert [path for path in contents(folder, clocks=True) if ".tmp" in path] == []
-    others.set()
+    mended.set()
     again = play(small(), tmp_path, engine)
     assert_same_files(again.folder, play(small(), tmp_path / "whole", stub(measure=lambda *said: "4")).folder)
 
@@ -256,6 +261,11 @@ def test_devices_are_counted_among_the_visible_ones(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "6,GPU-abc")
     assert visible_devices(["cuda:1"]) == "GPU-abc"
     assert visible_devices(["cuda:0"]) == "6"
+
+
+def children():
+    """The processes that this thread has started."""
+    return [int(pid) for pid in Path(f"/proc/self/task/{threading.get_native_id()}/children").read_text().split()]
 
 
 def training(config, member="qwen-a"):
@@ -301,12 +311,42 @@ def test_errors_of_another_process_and_of_the_rewards_come_through(tmp_path):
         OwnProcess().train_grpo(member, prompts, reward, settings, config.generation, engine, seed, tmp_path)
 
     def die(duels, texts):
-        [child] = Path(f"/proc/self/task/{threading.get_native_id()}/children").read_text().split()
-        os.kill(int(child), signal.SIGKILL)
+        os.kill(*children(), signal.SIGKILL)
         return [0.0] * len(texts)
 
     with pytest.raises(real_trainers.TrainingError, match=r"'qwen-a': its training process ended \(exit code -9\)"):
         OwnProcess().train_grpo(member, prompts, die, settings, config.generation, engine, seed, tmp_path)
+
+
+def train_and_wait(folder, pipe):
+    """Trains in another process; its first reward never comes."""
+
+    def reward(duels, texts):
+        pipe.send(children())
+        threading.Event().wait()
+
+    config = tiny(DPO)
+    member, _, settings, engine, seed = training(config)
+    prompts = [(n, f"Add 1 and {n}.") for n in range(8)]
+    OwnProcess().train_grpo(member, prompts, reward, settings, config.generation, engine, seed, folder)
+
+
+def running(pid):
+    status = Path(f"/proc/{pid}/stat")
+    return status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def test_a_training_process_ends_with_the_run_that_is_killed(processes, tmp_path):
+    """Else it would write into the folder of the run that goes on."""
+    ours, theirs = processes.Pipe()
+    with child(processes, train_and_wait, tmp_path, theirs):
+        assert ours.poll(120)
+        [pid] = ours.recv()
+        assert running(pid)
+    deadline = time.monotonic() + PATIENCE
+    while running(pid) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not running(pid)
 
 
 # The same run, whoever executes it

@@ -98,7 +98,9 @@ class RayEngine:
 
     def release(self) -> None:
         for place in self._actors.values():
-            place.ask("it gave memory back", "call", "release")
+            result, _ = place.ask("it gave memory back", "call", "release")
+            if isinstance(result, BaseException):
+                raise result
 
     def close(self) -> None:
         """End the actors, and Ray if it was started here."""
