@@ -110,8 +110,10 @@ class Engine(Protocol):
     """Text in, text out. Results come in the order of the prompts and do not depend on batch size or order."""
 
     usage: Usage
-    places: Mapping[str, Hashable]
-    """Where each model lives. Models of different places may be asked from different threads at the same time."""
+
+    @property
+    def places(self) -> Mapping[str, Hashable]:
+        """Where each model lives. Models of different places may be asked from different threads at the same time."""
 
     def load(self, model: str, adapter: Path | None) -> None:
         """Let ``model`` speak with the adapter in that folder (None: the bare base) from now on."""

@@ -61,11 +61,11 @@ class RayEngine:
                 part = replace(pool, members=tuple(_everywhere(m) for m in pool.members if m.base == base), remotes=())
                 actor = ray.remote(_Worker).options(**needs[base]).remote(part, _there(config, place), fresh_rank)
                 self._actors[base] = RayPlace(base.name, actor)
-            for place in self._actors.values():
-                place.check_files()
-            starts = [place.actor.ask.remote("start") for place in self._actors.values()]  # all at the same time
-            for place, reference in zip(self._actors.values(), starts, strict=True):
-                place.wait(reference, "it started")
+            for home in self._actors.values():
+                home.check_files()
+            starts = [home.actor.ask.remote("start") for home in self._actors.values()]  # all at the same time
+            for home, reference in zip(self._actors.values(), starts, strict=True):
+                home.wait(reference, "it started")
         except BaseException:
             self.close()
             raise
