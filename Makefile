@@ -11,7 +11,7 @@ export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM := false
 
 
-.PHONY: demo smol test test-browser test-vllm lab figures arena lint benchmark benchmark-engines
+.PHONY: demo smol test test-browser test-vllm test-ray lab figures arena lint benchmark benchmark-engines
 
 demo: $(VENV)/.notebooks
 	$(BIN)/python -m stackalign_core.batch notebooks/00_quickstart.ipynb -f parameters/tiny.yaml --seeds 1 -p profile demo
@@ -28,6 +28,10 @@ test-browser: $(VENV)/.test
 
 test-vllm: $(VLLM)/.vllm
 	$(VLLM)/bin/python -m pytest tests/vllm_cpu/engine.py
+
+test-ray: $(VENV)/.test
+	$(BIN)/python -m pip install -q -c constraints.txt -e ".[ray]"
+	$(BIN)/python -m pytest tests/test_executors.py
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .

@@ -255,9 +255,12 @@ class EngineConfig(Section):
     """vllm: the share of a GPU's memory for all the bases that live on it."""
     max_length: PositiveInt | None = None
     """Most tokens of a prompt and its answer, if less than the model's context (whose cache may not fit a GPU)."""
+    executor: Literal["local", "ray"] = "local"
+    """"local": everything on this machine. "ray": each base in an actor of its own, on this machine or, where the
+    environment variable RAY_ADDRESS names a cluster, on the machines of that; they must share the files' folders."""
 
 
-CHANGES_NO_RESULT = ("batch_size", "devices", "tensor_parallel", "memory")
+CHANGES_NO_RESULT = ("batch_size", "devices", "tensor_parallel", "memory", "executor")
 """Settings of the engine that say how and where, not what."""
 
 ADDED_LATER = [("judging", "presentation"), ("judging", "structured"), ("engine", "max_length")]

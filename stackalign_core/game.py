@@ -2,7 +2,8 @@
 
 :func:`play` plays one run. Each step is a phase with an output on disk (:mod:`stackalign_core.runs`); a run that is
 there is loaded, one that is partial goes on where it stopped. Within an iteration everything is decided by the
-values at its start (D2), so all its duels are known before the first token, and the work is batched per model.
+values at its start (D2), so all its duels are known before the first token, and the work is batched per model; models
+of different places work at the same time (:mod:`stackalign_core.executors`).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +25,7 @@ from stackalign_core import leader as lead
 from stackalign_core.benchmarks import Data, Item, load_data
 from stackalign_core.config import ConfigError, RunConfig
 from stackalign_core.engines import Engine, EngineError, Sampling, without_thinking
+from stackalign_core.executors import together, trainers_for
 from stackalign_core.judging import JUDGE_PROMPT, Verdict, ask_judge
 from stackalign_core.leader import SCORE_MAX, SCORE_MIN
 from stackalign_core.pool import Member, Pool, load_pool
@@ -205,7 +208,7 @@ class Game:
         settings = self.config.generation
         sampling = Sampling(settings.temperature, settings.max_new_tokens, settings.top_p)
         self._load(t)
-        frames = []
+        tasks = {}
         for i, model in enumerate(self.names):
             duels = schedule.loc[(schedule.active == model) | (schedule.opponent == model), "duel"]
             wanted = pd.DataFrame({"iteration": t, "duel": duels.to_numpy(), "model": model, "sample": 0})
@@ -227,8 +230,8 @@ class Game:
                     finished=[c.finished for c in completions],
                 )
 
-            frames.append(self.store.rows(_where(t), "answers", model, wanted, ask, self._settled(t)))
-        return pd.concat(frames, ignore_index=True)
+            tasks[model] = partial(self.store.rows, _where(t), "answers", model, wanted, ask, self._settled(t))
+        return pd.concat(together(self.engine, tasks), ignore_index=True)
 
     def judge(self, t: int, schedule: pd.DataFrame, answers: pd.DataFrame) -> pd.DataFrame:
         """Every non-combatant scores both answers of every duel; one batch per judge."""
@@ -239,7 +242,7 @@ class Game:
         pairs = self.config.judging.presentation == "pair" and self.config.judging.judges == "pool"
         if pairs:
             given = given[given.duplicated("duel", keep=False)]
-        frames = []
+        tasks = {}
         for judge in self.judges:
             mine = given[(given.active != judge) & (given.opponent != judge)]
             if mine.empty:
@@ -253,7 +256,8 @@ class Game:
                 asked = [(r.duel, r.model, r.sample, texts[r.duel, r.model]) for r in missing.itertuples()]
                 return verdict_table(missing, self.verdicts(t, schedule, judge, asked))
 
-            frames.append(self.store.rows(_where(t), "scores", judge, wanted, ask, self._settled(t)))
+            tasks[judge] = partial(self.store.rows, _where(t), "scores", judge, wanted, ask, self._settled(t))
+        frames = together(self.engine, tasks)
         return pd.concat(frames, ignore_index=True) if frames else verdict_table(pd.DataFrame(columns=VERDICT_KEY), [])
 
     def verdicts(
@@ -358,38 +362,40 @@ class Game:
 
     def train_dpo(self, t: int, pairs: pd.DataFrame) -> None:
         """Every model learns from all pairs of the iteration, whoever wrote them (section 7)."""
-        from stackalign_core.trainers import PreferencePair, train_dpo
+        from stackalign_core.trainers import PreferencePair
 
         data = [PreferencePair(r.prompt, r.chosen, r.rejected) for r in pairs.itertuples()]
         self.engine.release()
+        tasks = {}
         for i, model in enumerate(self.names):
 
             def make(folder: Path, model: str = model, i: int = i) -> None:
                 result = None
                 if data and not self.pool.frozen:
-                    result = train_dpo(
-                        self._member_at(model, t),
-                        data,
-                        self.config.training,
-                        self.config.engine,
-                        self._seed(t, i),
-                        folder,
+                    trainers, engine = trainers_for(model, self.names, self.engine, self.config.engine)
+                    result = trainers.train_dpo(
+                        self._member_at(model, t), data, self.config.training, engine, self._seed(t, i), folder
                     )
                 nothing = "an endpoint cannot be trained" if self.pool.frozen else "no preference pair"
                 self._write_log(folder, t, model, result, nothing)
 
-            self.store.folder_of(_where(t), "train", model, make)
-            self._report_loss(t, model)
+            def train(model: str = model, make: Callable[[Path], None] = make) -> None:
+                self.store.folder_of(_where(t), "train", model, make)
+                self._report_loss(t, model)
+
+            tasks[model] = train
+        together(self.engine, tasks)
 
     def train_grpo(
         self, t: int, schedule: pd.DataFrame, weights: np.ndarray[Any, Any]
     ) -> tuple[pd.DataFrame, pd.DataFrame]:
         """Every model learns on the instructions of its own duels, its completions scored online by the duels' judges.
 
+        One model after the other, wherever they live: a judge says the same of the same text within an iteration
+        (D12), so which batch it is asked in, and who pays for it, hangs on who was trained before.
+
         Returns the answers and scores logged on the way; reputations and the leader are updated from them (D13).
         """
-        from stackalign_core.trainers import train_grpo
-
         self.heard = {}
         loaded = False
         for i, model in enumerate(self.names):
@@ -400,13 +406,14 @@ class Game:
                 rollouts = Rollouts(self, t, model, schedule, weights)
                 result = None
                 if prompts:
-                    result = train_grpo(
+                    trainers, engine = trainers_for(model, self.names, self.engine, self.config.engine)
+                    result = trainers.train_grpo(
                         self._member_at(model, t),
                         prompts,
                         rollouts.reward,
                         self.config.training,
                         self.config.generation,
-                        self.config.engine,
+                        engine,
                         self._seed(t, i),
                         folder,
                     )
@@ -465,13 +472,16 @@ class Game:
         splits = {"validation": self.data.validation}
         if checkpoint in (0, self.config.iterations):
             splits["test"] = self.data.test
+        key = ["checkpoint", "model", "split", "benchmark", "item"]
+        tasks = {}
         for model in self.names:
 
             def make(model: str = model) -> pd.DataFrame:
                 self.engine.load(model, self.adapter_at(model, checkpoint))
                 return pd.concat([self._answers_to(model, checkpoint, name, items) for name, items in splits.items()])
 
-            self.store.table(where, "eval", model, ["checkpoint", "model", "split", "benchmark", "item"], make)
+            tasks[model] = partial(self.store.table, where, "eval", model, key, make)
+        together(self.engine, tasks)
 
     def _answers_to(self, model: str, checkpoint: int, split: str, items: Sequence[Item]) -> pd.DataFrame:
         greedy = Sampling(0.0, self.config.evaluation.max_new_tokens)

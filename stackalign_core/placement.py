@@ -5,6 +5,7 @@ A base is the unit: all models of one base share its weights, and an adapter is 
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -83,6 +84,13 @@ def place_pool(pool: Pool, config: EngineConfig) -> dict[Path, Place]:
     parallel = config.tensor_parallel if config.kind == "vllm" else 1
     named = place({str(base): size for base, size in sizes.items()}, devices, parallel, config.memory)
     return {base: named[str(base)] for base in sizes}
+
+
+def visible_devices(devices: Sequence[str]) -> str:
+    """CUDA_VISIBLE_DEVICES for a process that may see only these, which are counted among those visible here."""
+    numbers = [int(device.partition(":")[2] or 0) for device in devices]
+    here = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+    return ",".join(here[number] if number < len(here) else str(number) for number in numbers)
 
 
 def _device(config: EngineConfig) -> str:

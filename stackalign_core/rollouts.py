@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
+from stackalign_core.executors import together
 from stackalign_core.judging import aggregate
 from stackalign_core.leader import SCORE_MAX, SCORE_MIN
 from stackalign_core.runs import RunError, write_table
@@ -41,14 +43,15 @@ class Rollouts:
             self.samples[duel] = sample + 1
             rows.append({"iteration": self.t, "duel": duel, "model": self.model, "sample": sample, "text": text})
         self.answers += [{**row, "error": ""} for row in rows]
+        shown = {j: [n for n, row in enumerate(rows) if j not in self._sides(row["duel"])] for j in judges}
+        tasks = {}
+        for judge in filter(shown.get, judges):
+            asked = [(rows[n]["duel"], self.model, rows[n]["sample"], rows[n]["text"]) for n in shown[judge]]
+            tasks[judge] = partial(self.game.verdicts, self.t, self.schedule, judge, asked)
         matrix = np.full((len(judges), len(rows)), math.nan)
-        for k, judge in enumerate(judges):
-            mine = [n for n, row in enumerate(rows) if judge not in self._sides(row["duel"])]
-            if not mine:
-                continue
-            asked = [(rows[n]["duel"], self.model, rows[n]["sample"], rows[n]["text"]) for n in mine]
-            verdicts = self.game.verdicts(self.t, self.schedule, judge, asked)
-            matrix[k, mine] = [verdict.score for verdict in verdicts]
+        for judge, verdicts in zip(tasks, together(self.game.engine, tasks), strict=True):
+            mine = shown[judge]
+            matrix[judges.index(judge), mine] = [verdict.score for verdict in verdicts]
             keys = pd.DataFrame([{key: rows[n][key] for key in ("iteration", "duel", "model", "sample")} for n in mine])
             self.scores.append(verdict_table(keys.assign(judge=judge), verdicts))
         means = [aggregate(column, self.weights) for column in matrix.T]

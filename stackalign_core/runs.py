@@ -22,6 +22,7 @@ import os
 import platform
 import resource
 import shutil
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -121,12 +122,18 @@ def write_table(file: Path, frame: pd.DataFrame, key: Sequence[str]) -> None:
 
 
 class Store:
-    """The writing side of one run folder. Open it with :func:`open_store`."""
+    """The writing side of one run folder. Open it with :func:`open_store`.
+
+    Several threads may write phases of different models at the same time.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.usage = Usage()
         """The engine's running totals; the cost ledger takes differences of them (D16)."""
+        self.failed: dict[str, str] | None = None
+        """The phase in which the first error was raised; others may have begun at the same time."""
+        self._lock = threading.Lock()
         self.on_phase: Callable[[str, str], None] = lambda phase, model: None
 
     @property
@@ -225,10 +232,15 @@ class Store:
         ``again``: part of a phase that is on record already; what it costs now is added.
         """
         state = {"status": "running", "where": where, "phase": phase, "model": model}
-        write_json(self.folder / "state.json", state, durable=False)
-        self.on_phase(phase, model)
+        with self._lock:
+            write_json(self.folder / "state.json", state, durable=False)
+            self.on_phase(phase, model)
         before, start = Usage(**vars(self.usage)), time.perf_counter()
-        yield
+        try:
+            yield
+        except BaseException:
+            self.failed = self.failed or state
+            raise
         spent: dict[str, Any] = {name: value - getattr(before, name) for name, value in vars(self.usage).items()}
         spent["engine_seconds"] = spent.pop("seconds")
         spent["wall_seconds"] = time.perf_counter() - start
@@ -286,7 +298,7 @@ def open_store(config: RunConfig, pool_digest: str, root: Path, guests: Sequence
         try:
             yield store
         except BaseException as error:
-            _record_failure(folder, error)
+            _record_failure(folder, error, store.failed)
             raise
     finally:
         lock.release()
@@ -320,9 +332,9 @@ def _flat(settings: dict[str, Any], prefix: str = "") -> dict[str, str]:
     return flat
 
 
-def _record_failure(folder: Path, error: BaseException) -> None:
+def _record_failure(folder: Path, error: BaseException, phase: dict[str, str] | None) -> None:
     try:
-        state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
+        state = phase or json.loads((folder / "state.json").read_text(encoding="utf-8"))
         write_json(folder / "state.json", {**state, "status": "failed", "error": f"{type(error).__name__}: {error}"})
     except (OSError, ValueError, RunError):
         log.warning("%s: could not record the failure in state.json", folder)

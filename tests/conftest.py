@@ -50,7 +50,7 @@ class StubEngine:
     """
 
     def __init__(self, pool, answer=None, verdict=None, measure=None):
-        self.names = pool.names
+        self.names, self.places = pool.names, dict.fromkeys(pool.judges, ("cpu",))
         self.answer = answer or (lambda model, question, seed: f"{model} says {seed % 5}")
         self.verdict = verdict or (lambda judge, *said: f'{{"score": {1 + number(judge, *said, below=10)}}}')
         self.measure = measure or (

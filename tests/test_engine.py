@@ -186,6 +186,7 @@ class Recorder:
 
     def __init__(self, fails=lambda request: False):
         self.usage, self.fails, self.requests = Usage(), fails, []
+        self.places = dict.fromkeys(MODELS, ("cpu",))
 
     def load(self, model, adapter):
         pass

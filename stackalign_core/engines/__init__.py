@@ -8,7 +8,8 @@ from __future__ import annotations
 import importlib.util
 import logging
 import re
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -93,8 +94,11 @@ def without_thinking(completion: Completion) -> Completion:
 
 
 @dataclass
-class Usage:
-    """What an engine has done so far: the cost ledger takes differences of it (D16)."""
+class Usage(threading.local):
+    """What an engine has done so far: the cost ledger takes differences of it (D16).
+
+    Every thread has its own account, which begins at zero, so models that speak at the same time are told apart.
+    """
 
     calls: int = 0
     prompt_tokens: int = 0
@@ -108,6 +112,10 @@ class Engine(Protocol):
     """Text in, text out. Results come in the order of the prompts and do not depend on batch size or order."""
 
     usage: Usage
+
+    @property
+    def places(self) -> Mapping[str, Hashable]:
+        """Where each model lives. Models of different places may be asked from different threads at the same time."""
 
     def load(self, model: str, adapter: Path | None) -> None:
         """Let ``model`` speak with the adapter in that folder (None: the bare base) from now on."""
@@ -148,6 +156,7 @@ class Mixed:
         self.usage = Usage()
         self._engines = [engine for _, engine in engines]
         self._of = {name: engine for names, engine in engines for name in names}
+        self.places = {name: engine.places[name] for name, engine in self._of.items()}
         for engine in self._engines:
             engine.usage = self.usage
 
@@ -186,10 +195,13 @@ def resolved(config: EngineConfig) -> EngineConfig:
     """The configuration with "auto" decided: vllm if it is installed and there is a GPU, else hf, and a line says why.
 
     Raises:
-        ConfigError: vllm is asked for and not installed.
+        ConfigError: vllm or Ray is asked for and not installed.
     """
-    found = importlib.util.find_spec("vllm")
-    installed = found is not None and found.origin is not None  # a folder of that name would be found too
+    if config.executor == "ray" and not _installed("ray"):
+        raise ConfigError(
+            "engine.executor is ray, but ray is not installed; pip install -c constraints.txt -e '.[ray]', or say local"
+        )
+    installed = _installed("vllm")
     if config.kind == "vllm" and not installed:
         raise ConfigError("engine.kind is vllm, but vllm is not installed; install it, or say hf or auto")
     if config.kind != "auto":
@@ -204,20 +216,22 @@ def resolved(config: EngineConfig) -> EngineConfig:
     return config.model_copy(update={"kind": "hf"})
 
 
+def _installed(package: str) -> bool:
+    found = importlib.util.find_spec(package)
+    return found is not None and found.origin is not None  # a folder of that name would be found too
+
+
 def start(pool: Pool, config: RunConfig) -> Engine:
     """The engine of a pool: the configured one for the models whose weights are here, and one for all endpoints."""
     engines: list[tuple[Sequence[str], Engine]] = []
     if pool.members:
-        local: Engine
-        if config.engine.kind == "vllm":
-            from stackalign_core.engines.vllm import VLLMEngine
+        if config.engine.executor == "ray":
+            from stackalign_core.engines.ray import RayEngine
 
-            local = VLLMEngine(pool, config.engine, config.training.lora.rank)
+            mine: Engine = RayEngine(pool, config.engine, config.training.lora.rank)
         else:
-            from stackalign_core.engines.hf import HFEngine
-
-            local = HFEngine(pool, config.engine)
-        engines.append(([member.name for member in pool.members], local))
+            mine = start_local(pool, config.engine, config.training.lora.rank)
+        engines.append(([member.name for member in pool.members], mine))
     if pool.remotes:
         from stackalign_core.engines.openai import OpenAIEngine
 
@@ -225,4 +239,30 @@ def start(pool: Pool, config: RunConfig) -> Engine:
     return engines[0][1] if len(engines) == 1 else Mixed(engines)
 
 
-__all__ = ["Completion", "Engine", "EngineDied", "EngineError", "Mixed", "Sampling", "Usage", "resolved", "start"]
+def start_local(pool: Pool, config: EngineConfig, fresh_rank: int) -> Engine:
+    """The engine, in this process, of the models whose weights are here.
+
+    Args:
+        fresh_rank: of the adapter that training gives to a member without one.
+    """
+    if config.kind == "vllm":
+        from stackalign_core.engines.vllm import VLLMEngine
+
+        return VLLMEngine(pool, config, fresh_rank)
+    from stackalign_core.engines.hf import HFEngine
+
+    return HFEngine(pool, config)
+
+
+__all__ = [
+    "Completion",
+    "Engine",
+    "EngineDied",
+    "EngineError",
+    "Mixed",
+    "Sampling",
+    "Usage",
+    "resolved",
+    "start",
+    "start_local",
+]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import warnings
 from collections.abc import Iterator, Sequence
@@ -60,6 +61,8 @@ class HFEngine:
         self._shape_of: dict[str, bytes] = {}
         """The configuration file of the adapter in each model's slot."""
         self._places = place_pool(pool, config)
+        self.places = {name: self._places[base].devices for name, base in self._base_of.items()}
+        self._loading = threading.Lock()  # the libraries change global settings while they load
         self._chats = chats_of(pool.members)
         self._bases: dict[Path, Any] = {}
         self._speaks_with: dict[str, Path | None] = dict.fromkeys(self._base_of)
@@ -71,10 +74,13 @@ class HFEngine:
             self.load(member.name, member.adapter)
 
     def load(self, model: str, adapter: Path | None) -> None:
+        if self._speaks_with[model] != adapter:
+            with self._loading:
+                self._load(model, adapter)
+
+    def _load(self, model: str, adapter: Path | None) -> None:
         base, slot = self._base_of[model], self._slot[model]
         network = self._bases[base]
-        if self._speaks_with[model] == adapter:
-            return
         self._speaks_with[model] = None  # its slot stays: PEFT cannot run a network whose active adapter is gone
         if adapter is None:
             return

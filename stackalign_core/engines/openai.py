@@ -47,6 +47,7 @@ class OpenAIEngine:
     def __init__(self, pool: Pool) -> None:
         self.usage = Usage()
         self._endpoints = {remote.name: remote.endpoint for remote in pool.remotes}
+        self.places = {name: endpoint.url for name, endpoint in self._endpoints.items()}
         self._clients = {name: _client(name, endpoint) for name, endpoint in self._endpoints.items()}
         self._warned: set[str] = set()
 

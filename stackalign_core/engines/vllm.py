@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import json
 import logging
 import os
+import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -24,7 +26,7 @@ from numpy.typing import NDArray
 from stackalign_core.config import ConfigError, EngineConfig
 from stackalign_core.engines import Completion, EngineDied, EngineError, Sampling, Usage
 from stackalign_core.engines.chat import chats_of, forks_of
-from stackalign_core.placement import Place, place_pool
+from stackalign_core.placement import Place, place_pool, visible_devices
 from stackalign_core.pool import Member, Pool
 
 log = logging.getLogger(__name__)
@@ -72,12 +74,14 @@ class VLLMEngine:
         self._chats = chats_of(pool.members)
         self._base_of = {m.name: m.base for m in pool.members}
         self._places = place_pool(pool, config)
+        self.places = {name: self._places[base].devices for name, base in self._base_of.items()}
         self._members = {base: [m for m in pool.members if m.base == base] for base in self._places}
         self._ranks = {base: max_lora_rank(members, fresh_rank) for base, members in self._members.items()}
         self._adapters: dict[str, Path | None] = {m.name: m.adapter for m in pool.members}
         self._requests: dict[str, Any] = {}
         """The LoRA request each model has been given; made when it first speaks."""
-        self._ids = 0
+        self._ids = itertools.count(1)
+        self._starting = threading.Lock()  # a server takes its devices from this process's environment
         self._servers: dict[Path, Any] = {}
         self._asleep: dict[Path, list[int]] = {}
         """The bases that sleep, with the canary's answer before."""
@@ -159,13 +163,17 @@ class VLLMEngine:
 
     def close(self) -> None:
         """End the processes; the next call starts them again."""
-        for server in self._servers.values():
-            with contextlib.suppress(Exception):  # one that died cannot be shut down
-                server.llm_engine.engine_core.shutdown()
-        self._servers.clear()
-        self._asleep.clear()
-        self._requests.clear()
+        for base in list(self._servers):
+            self._end(base)
         gc.collect()
+
+    def _end(self, base: Path) -> None:
+        server = self._servers.pop(base)
+        with contextlib.suppress(Exception):  # one that died cannot be shut down
+            server.llm_engine.engine_core.shutdown()
+        self._asleep.pop(base, None)
+        for member in self._members[base]:
+            self._requests.pop(member.name, None)
 
     def _ask(self, model: str, prompts: Sequence[Sequence[int]], requests: Sequence[Any]) -> list[Any]:
         if not prompts:
@@ -186,7 +194,7 @@ class VLLMEngine:
         except Exception as error:
             if not _died(error):
                 raise
-            self.close()
+            self._end(self._base_of[model])
             raise EngineDied(
                 f"the vllm process of base {self._base_of[model].name!r} ended while {model} spoke ({error}); look at "
                 "its memory (engine.memory, engine.max_length), and start the run again: what is complete is kept"
@@ -197,13 +205,14 @@ class VLLMEngine:
     def _server(self, model: str) -> Any:
         base = self._base_of[model]
         if base not in self._servers:
-            self._servers[base] = self._start(base)
+            with self._starting:
+                self._servers[base] = self._start(base)
         server = self._servers[base]
         if base in self._asleep:
             server.wake_up()
             before = self._asleep.pop(base)
             if self._canary(server) != before:
-                self.close()
+                self._end(base)
                 raise EngineDied(
                     f"base {base.name!r} answers otherwise after its sleep than before; start the run again"
                 )
@@ -239,14 +248,14 @@ class VLLMEngine:
         if adapter is None:
             return None
         if model not in self._requests:
-            self._ids += 1
-            self._requests[model] = LoRARequest(f"{model}#{self._ids}", self._ids, str(adapter))
+            number = next(self._ids)
+            self._requests[model] = LoRARequest(f"{model}#{number}", number, str(adapter))
         return self._requests[model]
 
     def _canary(self, server: Any) -> list[int]:
         from vllm import SamplingParams
 
-        base = next(base for base, known in self._servers.items() if known is server)
+        base = next(base for base, known in list(self._servers.items()) if known is server)
         ids = self._chats[self._members[base][0].name].render(CANARY)
         greedy = SamplingParams(temperature=0.0, max_tokens=8, detokenize=False, seed=0)
         outputs = server.generate([{"prompt_token_ids": ids}], greedy, use_tqdm=False)
@@ -293,6 +302,6 @@ def _environment(place: Place, config: EngineConfig) -> Iterator[None]:
             cores = sorted(os.sched_getaffinity(0))[: config.threads]
             variables["VLLM_CPU_OMP_THREADS_BIND"] = ",".join(map(str, cores))
     else:
-        variables["CUDA_VISIBLE_DEVICES"] = ",".join(device.partition(":")[2] or "0" for device in place.devices)
+        variables["CUDA_VISIBLE_DEVICES"] = visible_devices(place.devices)
     with mock.patch.dict(os.environ, variables):
         yield
