@@ -40,16 +40,26 @@ class Facts(Section):
     """Arguments of its chat template that keep it from thinking."""
     adapter_of: str | None = None
     """The repository it is an adapter of; its shape is that one's."""
+    shape_of: str | None = None
+    """The repository whose numbers and context it shares, being a fine-tune of it."""
     obstacle: str | None = None
     """Why it cannot be used in this version."""
     note: str | None = None
     source: Literal["published", "base", "catalogue", "files"]
 
 
+SHAPE = ("parameters", "layers", "kv_layers", "kv_heads", "head_dim", "hidden", "vocabulary", "context")
+
+
 @functools.cache
 def known_models() -> dict[str, Facts]:
     """Repository -> facts, of ``models.yaml``."""
-    return {name: validate(Facts, entry, where=f"{FILE.name}: {name}") for name, entry in read_yaml(FILE).items()}
+    known = {name: validate(Facts, entry, where=f"{FILE.name}: {name}") for name, entry in read_yaml(FILE).items()}
+    for name, facts in known.items():
+        if facts.shape_of is not None:
+            like = known[facts.shape_of]
+            known[name] = facts.model_copy(update={field: getattr(like, field) for field in SHAPE})
+    return known
 
 
 def known_model(repository: str) -> Facts | None:
