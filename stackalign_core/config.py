@@ -268,7 +268,7 @@ class Game(Section):
     """What all runs of an experiment share."""
 
     pool: str
-    """"arena" (the embedded pool), or the path of a pool folder."""
+    """"arena" (the embedded pool), or the path of a pool folder, from the project's root if it is relative."""
     models: list[str] | None = None
     """Names of the pool's models that play, in order; null: all. "NAME~2" is a second copy of NAME."""
     benchmarks: Annotated[list[str], Field(min_length=1)]

