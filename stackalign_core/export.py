@@ -65,7 +65,9 @@ def export_adapter(run: Run, model: str, checkpoint: int, output: Path, force: b
         for name in ("adapter_config.json", "adapter_model.safetensors"):
             shutil.copyfile(member.adapter / name, scratch / name)
         config = json.loads((scratch / "adapter_config.json").read_text(encoding="utf-8"))
-        config["base_model_name_or_path"] = name_of(member.base) if commit_of(member.base) else str(member.base.resolve())
+        config["base_model_name_or_path"] = (
+            name_of(member.base) if commit_of(member.base) else str(member.base.resolve())
+        )
         (scratch / "adapter_config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
         (scratch / "README.md").write_text(model_card(run, member, checkpoint, merged=False), encoding="utf-8")
     return output

@@ -20,7 +20,7 @@ WIDTH = {"float32": 4, "bfloat16": 2, "float16": 2}
 """Bytes of a number."""
 
 UNKNOWN = Facts(layers=48, kv_heads=8, head_dim=128, hidden=5120, vocabulary=262_144, source="catalogue")
-"""The shape of a model whose own is not known: as large as the largest in ``models.yaml``, so that plans err upwards."""
+"""The shape of a model whose own is not known: that of the largest in ``models.yaml``, so that plans err upwards."""
 
 PROCESS = 2e9
 """Bytes that a training process takes beside what is counted below (CUDA's context, one layer's workspace)."""
@@ -40,6 +40,9 @@ class Lengths:
     answer: int = 256
     verdict: int = 12
     frame: int = 64
+
+
+LENGTHS = Lengths()
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,7 @@ class Tokens:
         return self.prefilled + self.decoded + self.sampled + self.trained
 
 
-def iteration_tokens(config: Game, m: int, lengths: Lengths = Lengths()) -> dict[str, Tokens]:
+def iteration_tokens(config: Game, m: int, lengths: Lengths = LENGTHS) -> dict[str, Tokens]:
     """Tokens of one iteration of a game of m models, at most: no tie, no repeated answer.
 
     D duels have 2D answers, each judged by m - 2 models; DPO trains all m models on D pairs. GRPO has G completions in
@@ -97,8 +100,8 @@ def iteration_tokens(config: Game, m: int, lengths: Lengths = Lengths()) -> dict
     }
 
 
-def evaluation_tokens(config: Game, m: int, dev: int, test: int, lengths: Lengths = Lengths()) -> Tokens:
-    """Tokens of a run's evaluations: validation at all T + 1 checkpoints, test at the first and last, and of the chosen.
+def evaluation_tokens(config: Game, m: int, dev: int, test: int, lengths: Lengths = LENGTHS) -> Tokens:
+    """Tokens of a run's evaluations: validation at all T + 1 checkpoints, test at the first, the last and the chosen.
 
     Args:
         dev, test: items in the Dev and Test sets.
@@ -109,7 +112,7 @@ def evaluation_tokens(config: Game, m: int, dev: int, test: int, lengths: Length
     return Tokens(prefilled=answers * lengths.question, decoded=answers * written)
 
 
-def run_tokens(config: Game, m: int, dev: int, test: int, lengths: Lengths = Lengths()) -> dict[str, Tokens]:
+def run_tokens(config: Game, m: int, dev: int, test: int, lengths: Lengths = LENGTHS) -> dict[str, Tokens]:
     """Tokens of one run of T iterations: "answers", "judging", "training", "evaluation"."""
     phases = iteration_tokens(config, m, lengths)
     whole = {name: tokens.times(config.iterations) for name, tokens in phases.items()}
@@ -122,7 +125,7 @@ def games(profile: Profile) -> list[str]:
 
 
 def profile_tokens(
-    profile: Profile, m: int, sizes: Mapping[str, tuple[int, int]], lengths: Lengths = Lengths()
+    profile: Profile, m: int, sizes: Mapping[str, tuple[int, int]], lengths: Lengths = LENGTHS
 ) -> dict[str, dict[str, Tokens]]:
     """Method -> phase -> tokens of all its runs: every seed and, if the study has one run per benchmark, each of those.
 
@@ -184,6 +187,9 @@ class Speeds:
         return seconds / 3600 * parameters / self.parameters
 
 
+SPEEDS = Speeds()
+
+
 # Memory
 
 
@@ -214,13 +220,13 @@ def cache_bytes(facts: Facts, dtype: str) -> float:
 
 
 def adapter_parameters(facts: Facts, rank: int) -> int:
-    """Parameters of a LoRA adapter on q, k, v and o of every attention layer; queries are taken as wide as ``hidden``."""
+    """Parameters of a LoRA adapter on q, k, v and o of every attention layer, queries being as wide as ``hidden``."""
     hidden = _shape(facts, "hidden")
     narrow = _shape(facts, "kv_heads") * _shape(facts, "head_dim")
     return _cached_layers(facts) * rank * (2 * (hidden + hidden) + 2 * (hidden + narrow))
 
 
-def training_bytes(facts: Facts, config: Game, dtype: str, lengths: Lengths = Lengths()) -> float:
+def training_bytes(facts: Facts, config: Game, dtype: str, lengths: Lengths = LENGTHS) -> float:
     """Bytes to train one model: weights, adapter with its optimiser, activations, logits, and :data:`PROCESS`.
 
     The adapter is in float32 with its gradient and Adam's two moments (DPO: and a frozen copy). Activations are those

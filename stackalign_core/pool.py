@@ -29,7 +29,6 @@ from pydantic import Field, model_validator
 
 from stackalign_core import hub
 from stackalign_core.config import Float, Int, PositiveFloat, PositiveInt, Section, check_models, read_yaml, validate
-from stackalign_core.runs import project_root
 
 ARENA = Path(__file__).parent / "arena" / "pool"
 
@@ -138,7 +137,8 @@ class Pool:
 
     def _repr_html_(self) -> str:
         rows = "".join(
-            f"<tr><td>{m.name}</td><td>{hub.name_of(m.base)}</td><td>{hub.name_of(m.adapter) if m.adapter else '-'}</td></tr>"
+            f"<tr><td>{m.name}</td><td>{hub.name_of(m.base)}</td>"
+            f"<td>{hub.name_of(m.adapter) if m.adapter else '-'}</td></tr>"
             for m in self.members
         ) + "".join(f"<tr><td>{r.name}</td><td>{r.endpoint.model}</td><td>endpoint</td></tr>" for r in self.remotes)
         return f"<table><tr><th>model</th><th>base</th><th>adapter</th></tr>{rows}</table>"
@@ -154,6 +154,8 @@ def pool_models(pool: str | Path, models: Sequence[str] | None = None) -> list[s
 def _pool_folder(pool: str | Path) -> Path:
     folder = ARENA if str(pool) == "arena" else Path(pool)
     if not folder.is_absolute():  # a notebook's working directory is not the project's
+        from stackalign_core.runs import project_root  # here, for it brings pandas along
+
         folder = project_root() / folder
     if not (folder / "pool.yaml").is_file():
         raise PoolError(
@@ -175,8 +177,43 @@ def load_pool(pool: str | Path, models: Sequence[str] | None = None) -> Pool:
         models: the names that play, in order ("NAME~2" for a second copy of NAME); None: all.
 
     Raises:
-        PoolError: fewer than three models, equal names, an unknown name, a model of the hub that is not in the cache, or
-            a missing, truncated or ill-fitting file.
+        PoolError: fewer than three models, equal names, an unknown name, a model of the hub that is not in the cache,
+            or a missing, truncated or ill-fitting file.
+    """
+    folder, members, remotes = find_members(pool, models)
+    return Pool(folder, tuple(members), _digest(members, remotes), tuple(remotes))
+
+
+def find_members(pool: str | Path, models: Sequence[str] | None = None) -> tuple[Path, list[Member], list[Remote]]:
+    """A pool's folder, checked members and endpoints: :func:`load_pool` without the digest, which reads every file."""
+    folder, chosen = _chosen(pool, models)
+    try:
+        check_models(list(chosen))
+    except ValueError as error:
+        raise PoolError(f"{folder}: {error}") from None
+    members: list[Member] = []
+    remotes: list[Remote] = []
+    absent: dict[hub.Source, str] = {}
+    for name, entry in chosen.items():
+        if entry.endpoint is not None:
+            remotes.append(Remote(name, entry.endpoint))
+        elif entry.base is not None:
+            base, adapter = _files(folder, entry, absent)
+            members.append(Member(name, base, adapter, entry.template))
+    if absent:
+        raise PoolError(_advice(folder, absent))
+    if len(members) == 1:
+        raise PoolError(f"{folder}: only {members[0].name} has weights here; two must duel, for endpoints only judge")
+    for member in members:
+        check_member(member)
+    return folder, members, remotes
+
+
+def _chosen(pool: str | Path, models: Sequence[str] | None) -> tuple[Path, dict[str, _Entry]]:
+    """A pool's folder, and the entry of each name that plays.
+
+    Raises:
+        PoolError: no pool, equal names or an unknown one.
     """
     folder = _pool_folder(pool)
     entries = _entries(folder)
@@ -190,26 +227,7 @@ def load_pool(pool: str | Path, models: Sequence[str] | None = None) -> Pool:
     unknown = [name for name in wanted if original[name] not in by_name]
     if unknown:
         raise PoolError(f"{folder}: no model {', '.join(unknown)}; it has {', '.join(by_name)}")
-    try:
-        check_models(wanted)
-    except ValueError as error:
-        raise PoolError(f"{folder}: {error}") from None
-    members, remotes = [], []
-    absent: dict[hub.Source, str] = {}
-    for name in wanted:
-        entry = by_name[original[name]]
-        if entry.endpoint is not None:
-            remotes.append(Remote(name, entry.endpoint))
-        elif entry.base is not None:
-            base, adapter = _files(folder, entry, absent)
-            members.append(Member(name, base, adapter, entry.template))
-    if absent:
-        raise PoolError(_advice(folder, absent))
-    if len(members) == 1:
-        raise PoolError(f"{folder}: only {members[0].name} has weights here; two must duel, for endpoints only judge")
-    for member in members:
-        check_member(member)
-    return Pool(folder, tuple(members), _digest(members, remotes), tuple(remotes))
+    return folder, {name: by_name[original[name]] for name in wanted}
 
 
 def pool_sources(pool: str | Path, models: Sequence[str] | None = None) -> dict[str, list[hub.Source]]:
@@ -217,12 +235,10 @@ def pool_sources(pool: str | Path, models: Sequence[str] | None = None) -> dict[
 
     Models without any have an empty list; endpoints too.
     """
-    entries = {entry.name: entry for entry in _entries(_pool_folder(pool))}
-    named = {}
-    for name in entries if models is None else models:
-        entry = entries[name.partition("~")[0]]
-        named[name] = [found for text in (entry.base, entry.adapter) if (found := hub.source(text or ""))]
-    return named
+    return {
+        name: [found for text in (entry.base, entry.adapter) if (found := hub.source(text or ""))]
+        for name, entry in _chosen(pool, models)[1].items()
+    }
 
 
 def _files(folder: Path, entry: _Entry, absent: dict[hub.Source, str]) -> tuple[Path, Path | None]:

@@ -231,7 +231,9 @@ def check_fit(pool: Pool, prompts: Sequence[str], config: RunConfig, measured: S
     for member in {id(chats[member.name]): member for member in reversed(pool.members)}.values():
         chat, base = chats[member.name], member.base
         if not chat.tokenizer.chat_template:
-            raise ConfigError(f"model {member.name!r}: base {name_of(base)!r} has no chat template; use an instruct model")
+            raise ConfigError(
+                f"model {member.name!r}: base {name_of(base)!r} has no chat template; use an instruct model"
+            )
         _check_thinking(member, chat, config)
         context = min(chat.context, config.engine.max_length or chat.context)
         room = {
@@ -246,8 +248,8 @@ def check_fit(pool: Pool, prompts: Sequence[str], config: RunConfig, measured: S
             for setting, needed in room.items():
                 if length + needed > context:
                     raise ConfigError(
-                        f"instruction {instruction[:60]!r} has {length} tokens for base {name_of(base)!r}; {needed} more "
-                        f"({setting}{', judge prompt' if 'judging' in setting else ''}) exceed its context of "
+                        f"instruction {instruction[:60]!r} has {length} tokens for base {name_of(base)!r}; {needed} "
+                        f"more ({setting}{', judge prompt' if 'judging' in setting else ''}) exceed its context of "
                         f"{context}: remove the instruction or lower {setting}"
                     )
         for question in measured:

@@ -24,8 +24,8 @@ from scipy import optimize
 from scipy import stats as scipy_stats
 
 from stackalign_core import tables
-from stackalign_core.leader import SCORE_MAX, SCORE_MIN
 from stackalign_core.hub import name_of
+from stackalign_core.leader import SCORE_MAX, SCORE_MIN
 from stackalign_core.pool import load_pool
 from stackalign_core.reputation import Standing
 from stackalign_core.runs import Run
