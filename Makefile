@@ -11,10 +11,13 @@ export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM := false
 
 
-.PHONY: demo test test-browser test-vllm lab figures arena lint benchmark benchmark-engines
+.PHONY: demo doctor test test-browser test-vllm lab figures arena lint benchmark benchmark-engines
 
 demo: $(VENV)/.notebooks
 	$(BIN)/python -m stackalign_core.batch notebooks/00_quickstart.ipynb -f parameters/tiny.yaml --seeds 1 -p profile demo
+
+doctor: $(VENV)/.notebooks
+	$(BIN)/python -m stackalign_core.doctor $(PROFILE)
 
 test: $(VENV)/.test lint
 	$(BIN)/python -m pytest

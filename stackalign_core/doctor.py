@@ -314,7 +314,7 @@ def models_table(models: Sequence[Model]) -> str:
                 model.name,
                 str(model.hub or "-"),
                 "itself" if model.hub and model.base == model.hub.repository else model.base or "endpoint",
-                size_of(own).split(",")[0].replace(f" of {model.base}", "") if model.hub else size_of(own),
+                _size(model),
                 (own.licence if own else None) or "?",
                 GATES[own.gated if own else None] if model.hub else "no",
                 "yes" if model.cached else "no",
@@ -337,6 +337,12 @@ def models_table(models: Sequence[Model]) -> str:
             "generation, evaluation and judging a max_new_tokens of thousands."
         )
     return "\n".join([table(rows), *notes])
+
+
+def _size(model: Model) -> str:
+    if model.cached and model.facts and model.facts.parameters and not (model.own and model.own.adapter_of):
+        return f"{model.facts.parameters / 1e6:,.1f}M parameters"
+    return size_of(model.own).split(" of ")[0]
 
 
 def tokens_table(by_method: dict[str, dict[str, plan.Tokens]]) -> str:
@@ -379,8 +385,8 @@ def needs(profile: Profile, gpu_bytes: float, speeds: plan.Speeds, lengths: plan
     by_method = plan.profile_tokens(profile, len(models), sizes, lengths)
     parts += [
         f"\nMillions of tokens, {plan.runs(profile)} runs (methods x seeds x benchmarks played apart), at most: no "
-        f"ties, no repeated answers; question {lengths.question}, answer {lengths.answer}, verdict {lengths.verdict} tokens "
-        "(assumed)",
+        f"ties, no repeated answers. Assumed lengths: question {lengths.question}, answer {lengths.answer}, verdict "
+        f"{lengths.verdict}",
         tokens_table(by_method),
     ]
     if left := [name for name in played(profile) if name not in sizes]:
@@ -398,8 +404,8 @@ def needs(profile: Profile, gpu_bytes: float, speeds: plan.Speeds, lengths: plan
     ]
     weights = sum(plan.weight_bytes(facts, profile.engine.dtype) for facts in whole.values() if facts.parameters)
     parts.append(
-        f"\nMemory: weights of {len(whole)} bases {weights / 1e9:.1f} GB in {profile.engine.dtype}; training the largest "
-        f"model: {', '.join(training)}" + (" (GRPO beside the engines; for DPO they sleep, in RAM)" if on_gpu else "")
+        f"\nMemory: weights of {len(whole)} bases {weights / 1e9:.1f} GB in {profile.engine.dtype}; training the "
+        f"largest: {', '.join(training)}" + (" (GRPO beside the engines; for DPO they sleep, in RAM)" if on_gpu else "")
     )
     if on_gpu and len(known) == len(models):
         total = sum(hours_of(profile, models, speeds, lengths).values())
@@ -408,8 +414,8 @@ def needs(profile: Profile, gpu_bytes: float, speeds: plan.Speeds, lengths: plan
             f"{speeds.prefill:,.0f}, decode {speeds.decode:,.0f}, the GRPO trainer's own sampling "
             f"{speeds.sample:,.0f}, training {speeds.train:,.0f}; in proportion for others",
             layouts_table(layouts(profile, models, gpu_bytes, GPU_COUNTS, speeds, lengths), total),
-            f"Sequences: how many of {profile.engine.max_length or 'the full'} tokens fit at once, in the tightest base. "
-            'This version works on one model at a time, so more GPUs give room, not speed; "hours at best" is what '
+            f"Sequences: how many of {profile.engine.max_length or 'the full'} tokens fit at once, in the tightest "
+            'base. This version works on one model at a time, so more GPUs give room, not speed; "hours at best" is what '
             "they could give if all worked at once.",
         ]
     elif on_gpu:

@@ -114,8 +114,8 @@ def _trainable(member: Member, lora: LoraConfig, engine: EngineConfig, seed: int
                 model = get_peft_model(base, fresh)
             except ValueError as error:
                 raise TrainingError(
-                    f"model {member.name!r}: no fresh adapter fits base {name_of(member.base)!r}; training.lora.targets "
-                    f"is {lora.targets} ('all-linear' fits every base): {error}"
+                    f"model {member.name!r}: no fresh adapter fits base {name_of(member.base)!r}; "
+                    f"training.lora.targets is {lora.targets} ('all-linear' fits every base): {error}"
                 ) from error
         yield model, load_tokenizer(member.base)
 
