@@ -415,8 +415,8 @@ def needs(profile: Profile, gpu_bytes: float, speeds: plan.Speeds, lengths: plan
             f"{speeds.sample:,.0f}, training {speeds.train:,.0f}; in proportion for others",
             layouts_table(layouts(profile, models, gpu_bytes, GPU_COUNTS, speeds, lengths), total),
             f"Sequences: how many of {profile.engine.max_length or 'the full'} tokens fit at once, in the tightest "
-            'base. This version works on one model at a time, so more GPUs give room, not speed; "hours at best" is what '
-            "they could give if all worked at once.",
+            'base. This version works on one model at a time, so more GPUs give room, not speed; "hours at best" is '
+            "what they could give if all worked at once.",
         ]
     elif on_gpu:
         parts.append("No plan for GPUs: not all models' sizes are known.")

@@ -78,12 +78,9 @@ def facts_of(folder: Path) -> Facts:
     hidden = text.get("hidden_size")
     kinds = text.get("layer_types") or []
     with_cache = sum("linear" not in kind and "mamba" not in kind for kind in kinds)
+    weights = [tensor_shapes(file, folder.name) for file in sorted(folder.glob("*.safetensors"))]
     return Facts(
-        parameters=sum(
-            math.prod(shape)
-            for file in sorted(folder.glob("*.safetensors"))
-            for shape in tensor_shapes(file, folder.name).values()
-        ),
+        parameters=sum(math.prod(shape) for shapes in weights for shape in shapes.values()) or None,
         layers=layers,
         kv_layers=with_cache or None,
         kv_heads=text.get("num_key_value_heads") or heads,

@@ -19,8 +19,8 @@ from stackalign_core.placement import place
 WIDTH = {"float32": 4, "bfloat16": 2, "float16": 2}
 """Bytes of a number."""
 
-UNKNOWN = Facts(layers=48, kv_heads=8, head_dim=128, hidden=5120, vocabulary=262_144, source="catalogue")
-"""The shape of a model whose own is not known: that of the largest in ``models.yaml``, so that plans err upwards."""
+UNKNOWN = Facts(layers=48, kv_heads=10, head_dim=128, hidden=5120, vocabulary=262_144, source="catalogue")
+"""The shape of a model whose own is not known: no smaller than any in ``models.yaml``, so that plans err upwards."""
 
 PROCESS = 2e9
 """Bytes that a training process takes beside what is counted below (CUDA's context, one layer's workspace)."""
