@@ -11,13 +11,16 @@ export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM := false
 
 
-.PHONY: demo smol test test-browser test-vllm test-ray lab figures arena lint benchmark benchmark-engines
+.PHONY: demo smol doctor test test-browser test-vllm test-ray lab figures arena lint benchmark benchmark-engines
 
 demo: $(VENV)/.notebooks
 	$(BIN)/python -m stackalign_core.batch notebooks/00_quickstart.ipynb -f parameters/tiny.yaml --seeds 1 -p profile demo
 
 smol: $(VENV)/.smol runs/pools/smol/pool.yaml
 	$(BIN)/python -m stackalign_core.batch notebooks/00_quickstart.ipynb -f parameters/smol.yaml
+
+doctor: $(VENV)/.notebooks
+	$(BIN)/python -m stackalign_core.doctor $(PROFILE)
 
 test: $(VENV)/.test lint
 	$(BIN)/python -m pytest

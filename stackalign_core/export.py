@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from stackalign_core.hub import commit_of, name_of
 from stackalign_core.pool import Member, load_pool
 from stackalign_core.runs import Run, RunError
 from stackalign_core.stats import proportion_interval
@@ -64,7 +65,9 @@ def export_adapter(run: Run, model: str, checkpoint: int, output: Path, force: b
         for name in ("adapter_config.json", "adapter_model.safetensors"):
             shutil.copyfile(member.adapter / name, scratch / name)
         config = json.loads((scratch / "adapter_config.json").read_text(encoding="utf-8"))
-        config["base_model_name_or_path"] = str(member.base.resolve())
+        config["base_model_name_or_path"] = (
+            name_of(member.base) if commit_of(member.base) else str(member.base.resolve())
+        )
         (scratch / "adapter_config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
         (scratch / "README.md").write_text(model_card(run, member, checkpoint, merged=False), encoding="utf-8")
     return output
@@ -145,7 +148,7 @@ def model_card(run: Run, member: Member, checkpoint: int, merged: bool) -> str:
     lines = [
         "---",
         *([] if merged else ["library_name: peft"]),
-        f"base_model: {member.base.name}",
+        f"base_model: {name_of(member.base)}",
         "tags: [stackalign, lora]" if not merged else "tags: [stackalign]",
         "---",
         f"# {name}, after {checkpoint} of {config.iterations} iterations",
@@ -154,7 +157,7 @@ def model_card(run: Run, member: Member, checkpoint: int, merged: bool) -> str:
         f"{config.seed}); made with StackAlign. The pool: {', '.join(run.settings['models'])}.",
         "",
         f"- run: `{run.folder.name}` (its `config.yaml` has every setting)",
-        f"- base: {member.base.name}; licence: {said}",
+        f"- base: {name_of(member.base)}; licence: {said}",
         f"- data: {len(run.instructions)} instructions of {', '.join(config.benchmarks)}; judged by the pool itself",
         "",
         "| split | score | 95% interval (questions) | n |",

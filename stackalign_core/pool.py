@@ -5,10 +5,13 @@ A pool folder holds a ``pool.yaml``::
     models:
       - {name: llama-a, base: bases/llama, adapter: adapters/llama-a}
       - {name: plain, base: bases/llama}          # no adapter: training starts a fresh one
+      - {name: qwen, base: "hub:Qwen/Qwen2.5-7B-Instruct"}     # of the Hugging Face hub, @REVISION if it matters
       - {name: thinker, base: bases/qwen3, template: {enable_thinking: false}}    # for its chat template
       - {name: critic, endpoint: {url: "http://localhost:8000/v1", model: big}}   # someone else's server
 
-Paths are relative to the folder. Several models may share a base; an engine loads it once. A pool may hold copies of
+Paths are relative to the folder. A model or adapter of the hub must be in the local cache: a run never downloads
+(``python -m stackalign_core.doctor`` does, when asked). A hub base that turns out to be an adapter is one, on the base
+it names. Several models may share a base; an engine loads it once. A pool may hold copies of
 a model: ``a~2`` is a second one, which begins as ``a`` and is trained on its own. A model behind an OpenAI-compatible
 endpoint cannot be trained: among trainable models it only judges, and a pool of nothing but endpoints plays frozen.
 """
@@ -24,6 +27,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
+from stackalign_core import hub
 from stackalign_core.config import Float, Int, PositiveFloat, PositiveInt, Section, check_models, read_yaml, validate
 
 ARENA = Path(__file__).parent / "arena" / "pool"
@@ -66,6 +70,8 @@ class _Entry(Section):
             raise ValueError(f"model {self.name!r} needs either a base or an endpoint")
         if self.endpoint is not None and (self.adapter or self.template):
             raise ValueError(f"model {self.name!r} is an endpoint: adapter and template are its server's business")
+        for text in (self.base, self.adapter):
+            hub.source(text or "")
         return self
 
 
@@ -131,7 +137,8 @@ class Pool:
 
     def _repr_html_(self) -> str:
         rows = "".join(
-            f"<tr><td>{m.name}</td><td>{m.base.name}</td><td>{m.adapter.name if m.adapter else '-'}</td></tr>"
+            f"<tr><td>{m.name}</td><td>{hub.name_of(m.base)}</td>"
+            f"<td>{hub.name_of(m.adapter) if m.adapter else '-'}</td></tr>"
             for m in self.members
         ) + "".join(f"<tr><td>{r.name}</td><td>{r.endpoint.model}</td><td>endpoint</td></tr>" for r in self.remotes)
         return f"<table><tr><th>model</th><th>base</th><th>adapter</th></tr>{rows}</table>"
@@ -170,7 +177,43 @@ def load_pool(pool: str | Path, models: Sequence[str] | None = None) -> Pool:
         models: the names that play, in order ("NAME~2" for a second copy of NAME); None: all.
 
     Raises:
-        PoolError: fewer than three models, equal names, an unknown name, or a missing, truncated or ill-fitting file.
+        PoolError: fewer than three models, equal names, an unknown name, a model of the hub that is not in the cache,
+            or a missing, truncated or ill-fitting file.
+    """
+    folder, members, remotes = find_members(pool, models)
+    return Pool(folder, tuple(members), _digest(members, remotes), tuple(remotes))
+
+
+def find_members(pool: str | Path, models: Sequence[str] | None = None) -> tuple[Path, list[Member], list[Remote]]:
+    """A pool's folder, checked members and endpoints: :func:`load_pool` without the digest, which reads every file."""
+    folder, chosen = _chosen(pool, models)
+    try:
+        check_models(list(chosen))
+    except ValueError as error:
+        raise PoolError(f"{folder}: {error}") from None
+    members: list[Member] = []
+    remotes: list[Remote] = []
+    absent: dict[hub.Source, str] = {}
+    for name, entry in chosen.items():
+        if entry.endpoint is not None:
+            remotes.append(Remote(name, entry.endpoint))
+        elif entry.base is not None:
+            base, adapter = _files(folder, entry, absent)
+            members.append(Member(name, base, adapter, entry.template))
+    if absent:
+        raise PoolError(_advice(folder, absent))
+    if len(members) == 1:
+        raise PoolError(f"{folder}: only {members[0].name} has weights here; two must duel, for endpoints only judge")
+    for member in members:
+        check_member(member)
+    return folder, members, remotes
+
+
+def _chosen(pool: str | Path, models: Sequence[str] | None) -> tuple[Path, dict[str, _Entry]]:
+    """A pool's folder, and the entry of each name that plays.
+
+    Raises:
+        PoolError: no pool, equal names or an unknown one.
     """
     folder = _pool_folder(pool)
     entries = _entries(folder)
@@ -184,23 +227,68 @@ def load_pool(pool: str | Path, models: Sequence[str] | None = None) -> Pool:
     unknown = [name for name in wanted if original[name] not in by_name]
     if unknown:
         raise PoolError(f"{folder}: no model {', '.join(unknown)}; it has {', '.join(by_name)}")
-    try:
-        check_models(wanted)
-    except ValueError as error:
-        raise PoolError(f"{folder}: {error}") from None
-    members, remotes = [], []
-    for name in wanted:
-        entry = by_name[original[name]]
-        if entry.endpoint is not None:
-            remotes.append(Remote(name, entry.endpoint))
-        elif entry.base is not None:
-            adapter = folder / entry.adapter if entry.adapter else None
-            members.append(Member(name, folder / entry.base, adapter, entry.template))
-    if len(members) == 1:
-        raise PoolError(f"{folder}: only {members[0].name} has weights here; two must duel, for endpoints only judge")
-    for member in members:
-        check_member(member)
-    return Pool(folder, tuple(members), _digest(members, remotes), tuple(remotes))
+    return folder, {name: by_name[original[name]] for name in wanted}
+
+
+def pool_sources(pool: str | Path, models: Sequence[str] | None = None) -> dict[str, list[hub.Source]]:
+    """The repositories of the hub that each model's entry names (base, adapter), whether they are in the cache or not.
+
+    Models without any have an empty list; endpoints too.
+    """
+    return {
+        name: [found for text in (entry.base, entry.adapter) if (found := hub.source(text or ""))]
+        for name, entry in _chosen(pool, models)[1].items()
+    }
+
+
+def _files(folder: Path, entry: _Entry, absent: dict[hub.Source, str]) -> tuple[Path, Path | None]:
+    """A model's base and adapter folders; what the cache lacks is added to ``absent``, with the first who needs it."""
+    assert entry.base is not None
+
+    def place(text: str, wanted: hub.Source | None) -> Path:
+        if wanted is None:
+            return folder / text
+        found = hub.locate(wanted)
+        if found is None:
+            absent.setdefault(wanted, entry.name)
+            return folder
+        return found
+
+    base = place(entry.base, hub.source(entry.base))
+    adapter = place(entry.adapter, hub.source(entry.adapter)) if entry.adapter else None
+    if hub.commit_of(base) is None or not hub.is_adapter(base):
+        return base, adapter
+    if adapter is not None:
+        raise PoolError(f"model {entry.name!r}: its base {entry.base} is an adapter itself; leave one of the two out")
+    wanted = hub.base_of(base)
+    if wanted is None:
+        raise PoolError(
+            f"model {entry.name!r}: {entry.base} is an adapter that does not say which model of the hub it belongs to; "
+            f"write its base, and adapter: {entry.base}"
+        )
+    return place(str(wanted), wanted), base
+
+
+def _advice(folder: Path, absent: Mapping[hub.Source, str]) -> str:
+    """What is not in the cache, how large it is, and what to do."""
+    from stackalign_core.models import known_model, size_of
+
+    lines, gated = [], []
+    for wanted, name in absent.items():
+        facts = known_model(wanted.repository)
+        lines.append(f"{name}: {wanted} ({size_of(facts)})")
+        if facts is not None and facts.gated:
+            gated.append(wanted)
+    beside = folder.parents[1] / f"{folder.name}.yaml" if len(folder.parents) > 1 else folder
+    target = folder.name if beside.is_file() else "PROFILE"
+    text = (
+        f"{folder / 'pool.yaml'}: {len(lines)} models of the hub are not in the cache (or their download was "
+        f"interrupted): {'; '.join(lines)}. A run never downloads; this does: "
+        f"python -m stackalign_core.doctor {target} --download"
+    )
+    for wanted in gated:
+        text += f". {wanted.repository} is gated: first {hub.LICENCE.format(page=wanted.page)}"
+    return text
 
 
 def check_member(member: Member) -> None:
@@ -267,9 +355,15 @@ def folder_digest(folder: Path) -> str:
     return total.hexdigest()
 
 
+def _identity(folder: Path) -> str:
+    """The hash of a folder's files, or, in the hub's cache, its commit, which is one (pools of it are 100 GB)."""
+    commit = hub.commit_of(folder)
+    return f"hub:{commit}" if commit else folder_digest(folder)
+
+
 def _digest(members: Sequence[Member], remotes: Sequence[Remote]) -> str:
     folders = {folder for m in members for folder in (m.base, m.adapter) if folder}
-    known = {folder: folder_digest(folder) for folder in folders}
+    known = {folder: _identity(folder) for folder in folders}
     parts = [f"{m.name}:{known[m.base]}:{known[m.adapter] if m.adapter else '-'}" for m in members]
     parts += [f"{m.name}:{json.dumps(dict(m.template), sort_keys=True)}" for m in members if m.template]
     parts += [f"{r.name}:{r.endpoint.url}:{r.endpoint.model}" for r in remotes]

@@ -34,6 +34,7 @@ from stackalign_core.config import EngineConfig, GenerationConfig, LoraConfig, T
 from stackalign_core.engines import chat, visible
 from stackalign_core.engines.chat import load_tokenizer
 from stackalign_core.engines.hf import device_of, load_base, quiet_libraries
+from stackalign_core.hub import name_of
 from stackalign_core.pool import Member
 
 datasets.disable_progress_bars()
@@ -113,8 +114,8 @@ def _trainable(member: Member, lora: LoraConfig, engine: EngineConfig, seed: int
                 model = get_peft_model(base, fresh)
             except ValueError as error:
                 raise TrainingError(
-                    f"model {member.name!r}: no fresh adapter fits base {member.base.name!r}; training.lora.targets is "
-                    f"{lora.targets} ('all-linear' fits every base): {error}"
+                    f"model {member.name!r}: no fresh adapter fits base {name_of(member.base)!r}; "
+                    f"training.lora.targets is {lora.targets} ('all-linear' fits every base): {error}"
                 ) from error
         yield model, load_tokenizer(member.base)
 
@@ -171,7 +172,7 @@ def save_adapter(model: Any, base: Path, folder: Path) -> None:
     (folder / "README.md").unlink(missing_ok=True)
     config_file = folder / "adapter_config.json"
     config = json.loads(config_file.read_text())
-    config["base_model_name_or_path"] = base.name  # not where it happens to lie on this machine
+    config["base_model_name_or_path"] = name_of(base)  # not where it happens to lie on this machine
     for key, value in config.items():
         if isinstance(value, list) and all(isinstance(item, str) for item in value):
             config[key] = sorted(value)  # PEFT keeps a set, whose order changes from process to process

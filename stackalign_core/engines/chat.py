@@ -17,6 +17,7 @@ from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 
 from stackalign_core.config import ConfigError, RunConfig
 from stackalign_core.engines import THINKING
+from stackalign_core.hub import name_of
 from stackalign_core.pool import Member, Pool
 
 MARKS = re.compile(
@@ -230,7 +231,9 @@ def check_fit(pool: Pool, prompts: Sequence[str], config: RunConfig, measured: S
     for member in {id(chats[member.name]): member for member in reversed(pool.members)}.values():
         chat, base = chats[member.name], member.base
         if not chat.tokenizer.chat_template:
-            raise ConfigError(f"model {member.name!r}: base {base.name!r} has no chat template; use an instruct model")
+            raise ConfigError(
+                f"model {member.name!r}: base {name_of(base)!r} has no chat template; use an instruct model"
+            )
         _check_thinking(member, chat, config)
         context = min(chat.context, config.engine.max_length or chat.context)
         room = {
@@ -245,15 +248,15 @@ def check_fit(pool: Pool, prompts: Sequence[str], config: RunConfig, measured: S
             for setting, needed in room.items():
                 if length + needed > context:
                     raise ConfigError(
-                        f"instruction {instruction[:60]!r} has {length} tokens for base {base.name!r}; {needed} more "
-                        f"({setting}{', judge prompt' if 'judging' in setting else ''}) exceed its context of "
+                        f"instruction {instruction[:60]!r} has {length} tokens for base {name_of(base)!r}; {needed} "
+                        f"more ({setting}{', judge prompt' if 'judging' in setting else ''}) exceed its context of "
                         f"{context}: remove the instruction or lower {setting}"
                     )
         for question in measured:
             length, needed = len(chat.render(question)), config.evaluation.max_new_tokens
             if length + needed > context:
                 raise ConfigError(
-                    f"item {question[:60]!r} has {length} tokens for base {base.name!r}; {needed} more "
+                    f"item {question[:60]!r} has {length} tokens for base {name_of(base)!r}; {needed} more "
                     f"(evaluation.max_new_tokens) exceed its context of {context}: remove the item or lower the setting"
                 )
 

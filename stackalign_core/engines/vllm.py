@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from stackalign_core.config import ConfigError, EngineConfig
 from stackalign_core.engines import Completion, EngineDied, EngineError, Sampling, Usage
 from stackalign_core.engines.chat import chats_of, forks_of
+from stackalign_core.hub import name_of
 from stackalign_core.placement import Place, place_pool, visible_devices
 from stackalign_core.pool import Member, Pool
 
@@ -214,7 +215,7 @@ class VLLMEngine:
             if self._canary(server) != before:
                 self._end(base)
                 raise EngineDied(
-                    f"base {base.name!r} answers otherwise after its sleep than before; start the run again"
+                    f"base {name_of(base)!r} answers otherwise after its sleep than before; start the run again"
                 )
         return server
 
@@ -222,7 +223,7 @@ class VLLMEngine:
         from vllm import LLM
 
         members, place = self._members[base], self._places[base]
-        log.info("vllm starts base %s on %s", base.name, ", ".join(place.devices))
+        log.info("vllm starts base %s on %s", name_of(base), ", ".join(place.devices))
         with _environment(place, self.config):
             return LLM(
                 model=str(base),

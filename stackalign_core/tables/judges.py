@@ -24,6 +24,7 @@ from scipy import optimize
 from scipy import stats as scipy_stats
 
 from stackalign_core import tables
+from stackalign_core.hub import name_of
 from stackalign_core.leader import SCORE_MAX, SCORE_MIN
 from stackalign_core.pool import load_pool
 from stackalign_core.reputation import Standing
@@ -66,7 +67,7 @@ def verdicts(runs: Iterable[Run]) -> pd.DataFrame:
         if len(lost):
             raise ValueError(f"verdicts without an answer in {run.folder.name}: {lost[keys].head().to_dict('records')}")
         pool = load_pool(run.config.pool, run.models)
-        base = {name: pool[name].base.name for name in pool.names}
+        base = {name: name_of(pool[name].base) for name in pool.names}
         same = joined.judge.map(base) == joined.model.map(base)
         length = joined.text.str.len().astype(float)
         joined = joined.assign(method=run.label, seed=run.config.seed, length=length, same_base=same)
